@@ -109,7 +109,7 @@ class OffsetLostError(LiftError):
     def __init__(self, stream: str, partition: int, offset: int, log_start: int, log_end: int) -> None:
         super().__init__(
             f"stream {stream} partition {partition}: offset {offset} is out of range; choose {log_start} to {log_end}, "
-            "or pass on_lost='earliest' or 'latest'"
+            "or pass on_lost='earliest', 'latest' or 'new'"
         )
         self.offset = offset
         self.log_start = log_start

@@ -275,7 +275,7 @@ async def test_consumers_below_a_purge_are_told(lift, name):
     assert [message.offset for message in await take(lift.consume(name, start=10, stop=100, options=options))] == list(
         range(60, 100)
     )
-    following = asyncio.ensure_future(take(lift.consume(name, start=10, options=quick_options(on_lost="latest")), 1))
+    following = asyncio.ensure_future(take(lift.consume(name, start=10, options=quick_options(on_lost="new")), 1))
     while not following.done():
         await lift.publish(f"{name}.x", b"new")
     assert (await following)[0].offset >= 100

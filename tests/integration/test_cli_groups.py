@@ -149,6 +149,8 @@ def test_resetting(cli, name, orders):
     cli.json("group", "reset", name, "--to", "1", "--stream", name, "--partition", "1", "--yes")
     assert [row["committed"] for row in rows_of(cli, name).values()] == [len(orders[0]), 1]
     cli.json("group", "reset", name, "--to", "latest", "--yes")
+    assert cli.json("group", "describe", name)["lag"] == 2  # the last message of each partition
+    cli.json("group", "reset", name, "--to", "new", "--yes")
     assert cli.json("group", "describe", name)["lag"] == 0
     assert "offset 99 is out of range; choose 0 to " in cli.error("group", "reset", name, "--to", "99", "--yes", code=2)
 

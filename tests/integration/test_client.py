@@ -214,7 +214,7 @@ async def test_mistakes_of_a_consumer(lift, name, where, kind):
 
 async def test_beyond_the_end_and_told_to_go_on(lift, name):
     await fill(lift, name, 10)
-    for on_lost, expected in (("earliest", list(range(10))), ("latest", [])):
+    for on_lost, expected in (("earliest", list(range(10))), ("latest", [9]), ("new", [])):
         assert await offsets(lift, name, start=99, stop="latest", options=quick_options(on_lost=on_lost)) == expected
 
 

@@ -101,7 +101,7 @@ async def test_an_offset_that_was_purged_is_said_to_be_with_what_there_is(lift, 
         consumer.seek(3)
         with pytest.raises(liftpy.OffsetLostError, match=rf"offset 3 .* choose {start} to 100.*on_lost"):
             await anext(aiter(consumer))
-    for policy, first in (("earliest", start), ("latest", 100)):
+    for policy, first in (("earliest", start), ("latest", 99), ("new", 100)):
         async with asyncio.timeout(40), lift.consume(name, options=quick_options(on_lost=policy)) as consumer:
             consumer.seek(3)
             waiting = asyncio.ensure_future(anext(aiter(consumer)))

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.connection.cluster import is_passing
 from liftpy_client.consumer.node_reader import AgainError, NodeReader
+from liftpy_client.consumer.positions import offset_of
 from liftpy_client.consumer.prefetch import Fetched
 from liftpy_client.consumer.replica_choice import ReplicaChoice
 from liftpy_client.errors import (
@@ -324,7 +325,7 @@ class Fetcher:
             return "the stream begins later than it did a moment ago"
         if self.options.on_lost == "error":
             raise OffsetLostError(name, number, position.offset, start, end)
-        target = start if self.options.on_lost == "earliest" else end
+        target = offset_of(self.options.on_lost, start, end)
         logger.warning(
             "stream %s partition %d: offset %d is lost, going on at %d",
             name,

@@ -21,7 +21,8 @@ class ConsumeOptions:
         prefetch_bytes: Limit of prefetched bytes, over all partitions and streams of the consumer.
         wait_ms: Time in ms that a fetch waits at the node for the first message.
         response_timeout_s: Seconds beyond `wait_ms` after which the connection counts as dead.
-        on_lost: What to do when the next offset was deleted: raise an `error`, or continue at `earliest` or `latest`.
+        on_lost: What to do when the next offset was deleted: raise an `error`, or continue at
+            `earliest`, `latest` or `new`, which mean what they mean as a start.
         read_from: `leader`, or `nearest` for any in-sync replica. Replicas may show messages a moment later.
         rack: With `nearest`, read only replicas in this rack. If it has none, the leader is read.
         subjects: NATS patterns. Only messages whose subject matches one are delivered; () for all.
@@ -31,7 +32,7 @@ class ConsumeOptions:
     prefetch_bytes: int = 16 * 1024 * 1024
     wait_ms: int = 1_000
     response_timeout_s: float = 10.0
-    on_lost: Literal["error", "earliest", "latest"] = "error"
+    on_lost: Literal["error", "earliest", "latest", "new"] = "error"
     read_from: Literal["leader", "nearest"] = "leader"
     rack: str | None = None
     subjects: tuple[str, ...] = ()
@@ -45,8 +46,8 @@ class ConsumeOptions:
             raise UsageError(f"wait_ms must be between 0 and {FETCH_WAIT_MS_MAX}, not {self.wait_ms}")
         if not 0 < self.response_timeout_s <= 3_600:
             raise UsageError(f"response_timeout_s must be above 0 and up to 3600, not {self.response_timeout_s}")
-        if self.on_lost not in {"error", "earliest", "latest"}:
-            raise UsageError(f"on_lost: {self.on_lost!r} is not one of error, earliest, latest")
+        if self.on_lost not in {"error", "earliest", "latest", "new"}:
+            raise UsageError(f"on_lost: {self.on_lost!r} is not one of error, earliest, latest, new")
         if self.read_from not in {"leader", "nearest"}:
             raise UsageError(f"read_from: {self.read_from!r} is not one of leader, nearest")
         if self.rack is not None and self.read_from != "nearest":

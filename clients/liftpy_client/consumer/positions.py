@@ -13,17 +13,22 @@ __all__ = [
     "Position",
     "Start",
     "Stop",
+    "Word",
     "check_offset",
     "check_partitions",
     "check_start",
     "check_stop",
     "needs_end",
+    "offset_of",
     "position",
     "queries",
 ]
 
-Start = Literal["earliest", "latest", "new"] | int | datetime
-"""Where to start: at the first message there is, at the last committed one, after it, at an offset, or at a time."""
+Word = Literal["earliest", "latest", "new"]
+"""A place in a partition: its first message, its last committed one, or after that."""
+
+Start = Word | int | datetime
+"""Where to start: at a place, at an offset, or at a time."""
 
 Stop = Literal["latest"] | int | datetime
 """Where to stop: after the last message committed when consuming began, before an offset, or before a time (of those
@@ -151,6 +156,11 @@ def queries(start: Start | Mapping[int, int], stop: Stop | None) -> list[int]:
     return [EARLIEST, LATEST, *(time_query(place) for place in (start, stop) if isinstance(place, datetime))]
 
 
+def offset_of(word: str, log_start: int, end: int) -> int:
+    """The offset that a `Word` means in a partition, wherever it is said."""
+    return {"earliest": log_start, "latest": max(log_start, end - 1), "new": end}[word]
+
+
 def needs_end(start: Start | Mapping[int, int], stop: Stop | None) -> bool:
     """Whether nobody can begin without knowing how far records are committed."""
     is_open = stop is None or isinstance(stop, int)
@@ -180,7 +190,7 @@ def position(
     elif isinstance(given, int):
         offset = given
     else:
-        offset = {"earliest": log_start, "latest": max(log_start, end - 1), "new": end}[given]
+        offset = offset_of(given, log_start, end)
     if isinstance(stop, datetime):
         until: int | None = times[-1]
     else:

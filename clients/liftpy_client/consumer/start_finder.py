@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from liftpy_client.connection.cluster import NobodyAnswersError, is_passing
-from liftpy_client.consumer.positions import needs_end, position, queries
+from liftpy_client.consumer.positions import needs_end, offset_of, position, queries
 from liftpy_client.errors import (
     AdminError,
     CorruptRecordsError,
@@ -117,7 +117,7 @@ class StartFinder:
         if not reachable:
             if self._options.on_lost == "error":
                 raise OffsetLostError(stream, number, found.offset, log_start, end)
-            found.offset = log_start if self._options.on_lost == "earliest" else end
+            found.offset = offset_of(self._options.on_lost, log_start, end)
         return found
 
     async def _ask(self, place: StreamPlace, leader: str, numbers: list[int]) -> dict[int, list[int]]:

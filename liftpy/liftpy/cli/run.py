@@ -48,7 +48,7 @@ Force = Annotated[
 JsonFlag = Annotated[bool, typer.Option("--json", "-j", help="Print JSON, for scripts.", show_default=False)]
 
 _IN_CLI_WORDS: Final = (
-    ("pass on_lost='earliest' or 'latest'", "--on-lost earliest or latest"),
+    ("pass on_lost='earliest', 'latest' or 'new'", "--on-lost earliest, latest or new"),
     ("`reset_group` moves it elsewhere", "liftpy group reset moves it elsewhere"),
     ("pass a larger bytes_max, or partitions=[...] for a part of the stream", "Lift.table in Python can hold more"),
 )

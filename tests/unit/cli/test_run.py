@@ -12,7 +12,7 @@ from liftpy_client.errors import OffsetLostError, TableTooLargeError
 @pytest.mark.parametrize(
     ("error", "python", "cli"),
     [
-        (OffsetLostError("s", 0, 1, 2, 3), "on_lost=", "--on-lost earliest or latest"),
+        (OffsetLostError("s", 0, 1, 2, 3), "on_lost=", "--on-lost earliest, latest or new"),
         (TableTooLargeError("s", 10, 2), "bytes_max, or", "Lift.table"),
     ],
 )

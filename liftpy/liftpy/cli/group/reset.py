@@ -12,6 +12,7 @@ from liftpy.cli.run import Force, JsonFlag, confirm, open_lift, print_json, run,
 from liftpy.cli.tables import Column, make_table
 from liftpy.cli.text import show_text
 from liftpy.cli.units import parse_offset_or_time, show_count
+from liftpy_client.consumer.positions import offset_of
 from liftpy_client.errors import (
     AdminError,
     CommitRefusedError,
@@ -42,7 +43,7 @@ liftpy group reset billing --to 2h --dry-run
 liftpy group reset billing --to 1200 --stream orders --partition 3"""
 
 Place = int | str | datetime
-_WORDS: Final = ("earliest", "latest")
+_WORDS: Final = ("earliest", "latest", "new")
 
 
 class _Step(NamedTuple):
@@ -84,9 +85,9 @@ def reset(
         str,
         typer.Option(
             "--to",
-            metavar="earliest|latest|OFFSET|TIME",
-            help="earliest, latest (the end: existing messages are skipped), an offset, an ISO time, or a time span "
-            "before now such as 1h.",
+            metavar="earliest|latest|new|OFFSET|TIME",
+            help="earliest, latest (the last message), new (existing messages are skipped), an offset, an ISO time, or "
+            "a time span before now such as 1h.",
             show_default=False,
         ),
     ],
@@ -137,7 +138,7 @@ def reset(
 def _parse(to: str) -> Place:
     place = parse_offset_or_time(to, _WORDS, "--to")
     if isinstance(place, datetime) and place > datetime.now(UTC):
-        raise UsageError(f"--to: {to} is in the future; to leave out what is there now, --to latest")
+        raise UsageError(f"--to: {to} is in the future; to leave out what is there now, --to new")
     return place
 
 
@@ -214,8 +215,13 @@ async def _offsets(lift: Lift, stream: str, place: Place, parts: Sequence[Partit
         numbers = [part.partition for part in parts]
         async with lift.consume(stream, start=place, partitions=numbers) as consumer:
             return {number: consumer.position(number) for number in numbers}
-    ends = {"earliest": "log_start", "latest": "high_watermark"}
-    return {part.partition: place if isinstance(place, int) else getattr(part, ends[place]) for part in parts}
+    return {part.partition: place if isinstance(place, int) else _offset_of(place, part) for part in parts}
+
+
+def _offset_of(word: str, part: PartitionDetails) -> int:
+    start, end = part.log_start, part.high_watermark
+    assert start is not None and end is not None  # noqa: PT018 - its leader told
+    return offset_of(word, start, end)
 
 
 def _step(stream: str, part: PartitionDetails, before: int | None, to: int) -> _Step:

@@ -43,7 +43,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _LINES_AT_ONCE: Final = 100
 _COMMIT_INTERVALS_S: Final = (0.01, 86_400.0)
-_ON_LOST: Final = ("error", "earliest", "latest")
+_ON_LOST: Final = ("error", "earliest", "latest", "new")
 _STARTS: Final = ("earliest", "latest", "new")
 _EXAMPLES: Final = """Examples:
 
@@ -69,7 +69,8 @@ Subjects = Annotated[
     list[str] | None, typer.Option("--subject", help="Only messages on this subject, wildcards included. Repeatable.")
 ]
 OnLost = Annotated[
-    str, typer.Option("--on-lost", help="If the next offset was deleted: error, or continue at earliest or latest.")
+    str,
+    typer.Option("--on-lost", help="If the next offset was deleted: error, or continue at earliest, latest or new."),
 ]
 Last = Annotated[
     int | None,

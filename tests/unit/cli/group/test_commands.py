@@ -233,7 +233,9 @@ async def test_slow_groups_hold_nothing_up_and_stay_as_they_were():
 
 def test_a_reset_that_only_shows(cli, fake):
     fake.groups["idle"] = group("idle", offsets=[offset("orders", 0, 400), offset("orders", 1, 50)])
-    shown = cli.json("group", "reset", "idle", "--to", "latest", "--dry-run")
+    latest = cli.json("group", "reset", "idle", "--to", "latest", "--dry-run")["partitions"]
+    assert [(row["to"], row["lag"]) for row in latest] == [(999, 1)] * 3  # as consume --start latest begins
+    shown = cli.json("group", "reset", "idle", "--to", "new", "--dry-run")
     assert shown["dry_run"] is True
     assert [(row["partition"], row["from"], row["to"], row["lag"]) for row in shown["partitions"]] == [
         (0, 400, 1_000, 0), (1, 50, 1_000, 0), (2, None, 1_000, 0),

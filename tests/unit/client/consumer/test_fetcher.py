@@ -262,12 +262,13 @@ async def test_a_node_that_does_not_accept_is_left_when_another_one_leads():
     assert await consume(node) == {0: [0, 1, 2, 3]}
 
 
-@pytest.mark.parametrize(("on_lost", "expected"), [("earliest", [90, 91]), ("latest", [])])
-async def test_a_lost_offset_and_what_to_do_then(on_lost, expected):
+@pytest.mark.parametrize(("on_lost", "first", "stop"), [("earliest", 90, 92), ("latest", 99, 100), ("new", None, 100)])
+async def test_a_lost_offset_and_what_to_do_then(on_lost, first, stop):
     lost = response((0, b""), error=ErrorCode.OFFSET_OUT_OF_RANGE, log_start=90)
-    node = Node(lost, response((0, batches(90, 2))))
-    stop = 92 if on_lost == "earliest" else 100
-    assert await consume(node, Position(5, stop), on_lost=on_lost) == {0: expected}
+    node = Node(lost, response((0, batches(90, 2) if first == 90 else batches(99, 1))))
+    assert await consume(node, Position(5, stop), on_lost=on_lost) == {
+        0: [] if first is None else [*range(first, stop)]
+    }
 
 
 async def test_a_beginning_that_moved_before_anything_was_read_is_not_lost():

@@ -11,6 +11,7 @@ from liftpy_client.consumer.positions import (
     check_partitions,
     check_start,
     check_stop,
+    offset_of,
     position,
     queries,
     time_query,
@@ -60,6 +61,18 @@ def test_times_are_exact_and_zones_do_not_matter():
     assert time_query(datetime(2262, 4, 11, tzinfo=UTC)) < 2**63
     with pytest.raises(UsageError, match=r"2263-01-01 .* 64 bits"):
         time_query(datetime(2263, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(("word", "offset"), [("earliest", 3), ("latest", 9), ("new", 10)])
+def test_a_word_means_one_place(word, offset):
+    assert offset_of(word, 3, 10) == offset
+    assert position(word, None, 0, [3, 10])[0].offset == offset
+    assert offset_of(word, 10, 10) == 10  # nothing is there
+
+
+def test_from_the_latest_to_the_latest_is_one_message():
+    found, _ = position("latest", "latest", 0, [3, 10])
+    assert (found.offset, found.stop) == (9, 10)
 
 
 @pytest.mark.parametrize(

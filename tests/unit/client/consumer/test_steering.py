@@ -172,7 +172,7 @@ async def test_an_offset_that_is_not_there_when_it_is_sought():
         consuming.seek(10)
         with pytest.raises(OffsetLostError, match="choose 50 to 100"):
             await offsets(consuming)
-    for policy, expected in (("earliest", list(range(50, 100))), ("latest", [])):
+    for policy, expected in (("earliest", list(range(50, 100))), ("latest", [99]), ("new", [])):
         async with asyncio.timeout(20), consumer(logs, on_lost=policy) as consuming:
             consuming.seek(10)
             assert await offsets(consuming) == expected
