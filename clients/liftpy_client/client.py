@@ -531,7 +531,7 @@ def connect_as(
     options: NatsOptions, *, name: str = "liftpy client", interceptors: Sequence[Interceptor] = ()
 ) -> Connecting[Lift]:
     """Connect with these options only; environment variables and contexts are ignored."""
-    return Connecting(options, name, lambda nats: Lift(Session(nats, options, name, interceptors)))
+    return Connecting(options, name, lambda nats, may: Lift(Session(nats, options, name, interceptors, may)))
 
 
 def _names(stream: str | Sequence[str]) -> list[str]:

@@ -26,6 +26,7 @@ __all__ = [
     "NoStreamError",
     "NobodyListensError",
     "NodeUnavailableError",
+    "NotPermittedError",
     "OffsetLostError",
     "PublishTimeoutError",
     "PullError",
@@ -55,6 +56,18 @@ class NodeUnavailableError(LiftError):
     """NATS is connected, but no liftpy node answers."""
 
     retriable = True
+
+
+class NotPermittedError(LiftError):
+    """NATS does not permit what was asked for.
+
+    Attributes:
+        action: What is not permitted.
+    """
+
+    def __init__(self, action: str) -> None:
+        super().__init__(f"NATS does not permit this client to {action}: grant it to the user in nats-server")
+        self.action = action
 
 
 class NoStreamError(LiftError):

@@ -206,7 +206,7 @@ async def test_a_user_who_may_not_ask_for_metadata_reads_nothing(tmp_path):
     """The pull port admits by a token that only those learn who may ask for it over NATS."""
     config = (
         "authorization { users = [ {user: node, password: n}, {user: publisher, password: p, permissions: "
-        '{publish: {deny: "LIFT.>"}}} ] }\n'
+        '{publish: {deny: "LIFT.>"}}}, {user: reader, password: r, permissions: {publish: {deny: "s.>"}}} ] }\n'
     )
     server = make_nats(tmp_path / "nats", config=LISTEN + config)
     node = NodeProcess(server.url.replace("//", "//node:n@"), tmp_path / "node").start()
@@ -214,8 +214,12 @@ async def test_a_user_who_may_not_ask_for_metadata_reads_nothing(tmp_path):
         async with liftpy.connect(server.url, user="node", password="n") as lift:
             await assert_useful(lift)
         async with liftpy.connect(server.url, user="publisher", password="p", timeout_s=1.0) as lift:
-            with pytest.raises(liftpy.LiftError):
+            with pytest.raises(liftpy.NotPermittedError, match=r"publish to LIFT\.API\.METADATA: grant it"):
                 await values(lift, "s")
+        async with liftpy.connect(server.url, user="reader", password="r") as lift:
+            assert await values(lift, "s")
+            with pytest.raises(liftpy.NotPermittedError, match=r"publish to s\.x"):
+                await lift.publish("s.x", b"v")
     finally:
         node.stop()
         server.stop()

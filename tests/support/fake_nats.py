@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from liftpy_client.connection.cluster import StreamPlace
+from liftpy_client.connection.permissions import Permissions
 from liftpy_client.errors import NodeUnavailableError, NoStreamError
 from liftpy_envelope.ack import Ack, encode_ack, encode_error_ack
 from liftpy_envelope.envelope import decode_envelope
@@ -97,4 +98,5 @@ class FakeCluster:
 
 def fake_session(nats: FakeNats, **config) -> SimpleNamespace:
     """A session of both."""
-    return SimpleNamespace(nats=nats, cluster=FakeCluster(**config), running=set(), publishing=set())
+    cluster = FakeCluster(**config)
+    return SimpleNamespace(nats=nats, cluster=cluster, running=set(), publishing=set(), permissions=Permissions())

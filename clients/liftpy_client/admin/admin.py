@@ -370,4 +370,4 @@ class Admin:
 
 def connect_admin(options: NatsOptions, *, name: str) -> Connecting[Admin]:
     """Connect for requests about streams, nodes and groups alone: without Arrow, which only messages need."""
-    return Connecting(options, name, lambda nats: Admin(Cluster(nats, options.timeout_s)))
+    return Connecting(options, name, lambda nats, may: Admin(Cluster(nats, options.timeout_s, may)))

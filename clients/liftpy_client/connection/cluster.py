@@ -13,6 +13,7 @@ from nats.errors import Error as NatsError
 from nats.errors import TimeoutError as NatsTimeoutError
 
 from liftpy_client.connection.cancelling import KeptCancellation
+from liftpy_client.connection.permissions import Permissions
 from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError, UsageError
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
@@ -83,11 +84,13 @@ class Cluster:
     Args:
         nats: An open connection.
         timeout_s: Time limit of a request in seconds.
+        permissions: Tells of what NATS refused; by default nothing does.
     """
 
-    def __init__(self, nats: Client, timeout_s: float) -> None:
+    def __init__(self, nats: Client, timeout_s: float, permissions: Permissions | None = None) -> None:
         self._nats = nats
         self._timeout_s = timeout_s
+        self._permissions = permissions or Permissions()
         self._nodes: dict[str, NodeAddress] = {}
         self._streams: dict[str, StreamPlace] = {}
         self._wanted: set[str] = set()
@@ -101,6 +104,7 @@ class Cluster:
 
         Raises:
             AdminError: it was refused.
+            NotPermittedError: NATS does not let us ask, or hear the answer.
             NodeUnavailableError: no node answers within the time; after a second if none listens and none ever did.
             DisconnectedError: the connection to NATS is closed.
         """
@@ -141,8 +145,9 @@ class Cluster:
         patient_until_s = until_s if self._was_answered else min(until_s, loop.time() + _STRANGER_PATIENCE_S)
         while True:
             try:
-                with KeptCancellation():
-                    reply = await self._nats.request(subject, data, timeout=until_s - loop.time())
+                async with self._permissions.needed(subject):
+                    with KeptCancellation():
+                        reply = await self._nats.request(subject, data, timeout=until_s - loop.time())
             except NoRespondersError:
                 if loop.time() + _AGAIN_S >= patient_until_s:
                     raise

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_check
 from nats.aio.client import Client
 
 from liftpy_client.connection.cancelling import KeptCancellation
+from liftpy_client.connection.permissions import Permissions
 from liftpy_client.errors import UnreachableError
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Connecting(Generic[T]):
         make: makes the client of an open connection.
     """
 
-    def __init__(self, options: NatsOptions, name: str, make: Callable[[Client], T]) -> None:
+    def __init__(self, options: NatsOptions, name: str, make: Callable[[Client, Permissions], T]) -> None:
         self._options = options
         self._name = name
         self._make = make
@@ -65,9 +66,11 @@ class Connecting(Generic[T]):
     async def _connect(self) -> T:
         client = Client()
         errors: list[Exception] = []
+        permissions = Permissions()
 
         async def note(error: Exception) -> None:
             errors.append(error)
+            permissions.note(error)
             logger.debug("NATS: %s", error)
 
         arguments = self._options.connect_arguments() | {
@@ -94,7 +97,8 @@ class Connecting(Generic[T]):
                 await client.close()
             raise UnreachableError(f"NATS at {self._options.shown_url} cannot be reached: {_why(errors)}")
         self._nats = client
-        made = self._made = self._make(client)
+        permissions.inbox = client.new_inbox().rpartition(".")[0]
+        made = self._made = self._make(client, permissions)
         return made
 
 

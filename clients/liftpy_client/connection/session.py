@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from liftpy_client.connection.cancelling import KeptCancellation
 from liftpy_client.connection.cluster import Cluster
+from liftpy_client.connection.permissions import Permissions
 from liftpy_client.connection.pull_connection import PullConnection
 from liftpy_client.errors import DisconnectedError, PullError
 from liftpy_client.tracing.interceptors import Interceptors
@@ -91,6 +92,7 @@ class Session:
         options: Options with which it was opened.
         name: Name of this client.
         interceptors: What stands around publishes, handlers and commits.
+        permissions: What hears of violations; by default nobody does.
 
     Attributes:
         interceptors: All of them as one.
@@ -98,12 +100,20 @@ class Session:
         publishing: What is to be closed after all that, because handlers publish to the end (see `Publishing`).
     """
 
-    def __init__(self, nats: Client, options: NatsOptions, name: str, interceptors: Sequence[Interceptor] = ()) -> None:
+    def __init__(
+        self,
+        nats: Client,
+        options: NatsOptions,
+        name: str,
+        interceptors: Sequence[Interceptor] = (),
+        permissions: Permissions | None = None,
+    ) -> None:
         self.interceptors = Interceptors(interceptors)
         self.nats = nats
         self.options = options
         self.name = name
-        self.cluster = Cluster(nats, options.timeout_s)
+        self.permissions = permissions or Permissions()
+        self.cluster = Cluster(nats, options.timeout_s, self.permissions)
         self.running: set[Any] = set()
         self.publishing: weakref.WeakSet[Any] = weakref.WeakSet()  # what is unsent keeps its publisher
 

@@ -29,6 +29,7 @@ from liftpy_envelope.ack import PublishRefusedError
 from liftpy_envelope.errors import AckErrorCode, LiftError
 
 if TYPE_CHECKING:
+    from liftpy_client.connection.permissions import Violation
     from liftpy_client.connection.session import Session
     from liftpy_client.publisher.ack_inbox import AckInbox
     from liftpy_client.publisher.routes import Route
@@ -104,6 +105,7 @@ class Resender:
         self._queues: dict[tuple[str, int | None], InFlightQueue[_Sending]] = {}
         self._looked_s: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
+        session.permissions.listen(self._hear)
         self._flushing: dict[InFlightQueue[_Sending], asyncio.Task[None]] = {}
         self._looking: dict[str, asyncio.Task[None]] = {}
 
@@ -125,6 +127,7 @@ class Resender:
         Raises:
             PublishRefusedError: A node refused the parcel for good, or still refused it after `timeout_s`.
             PublishTimeoutError: No ack came in time. The parcel may be stored.
+            NotPermittedError: NATS does not let us publish, or hear acks.
             LiftError: The parcel cannot be sent.
         """
         config = parcel.route.config
@@ -204,6 +207,14 @@ class Resender:
             raise UsageError(f"NATS refuses the message for {sending.subject!r}: {error}") from error
         sending.trouble = " (the connection to NATS is lost)"
         queue.put_back(sending, loop.time(), is_stored=False)
+
+    def _hear(self, violation: Violation) -> None:
+        """Fail what NATS does not let us publish, and what nobody can acknowledge."""
+        for queue in self._queues.values():
+            for sending in queue.items:
+                error = violation.error_of(sending.subject, self._session.permissions.inbox)
+                if error is not None:
+                    sending.fail(error)
 
     def _tick(self) -> None:
         """Flush all queues. Repeat soon while a request waits."""

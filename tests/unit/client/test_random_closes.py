@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 
 from liftpy_client.connection.cluster import Cluster
+from liftpy_client.connection.permissions import Permissions
 from liftpy_client.consumer.consumer import ConsumeOptions, Consumer
 from liftpy_client.group.consumer import GroupConsumer
 from liftpy_client.group.offsets import committed
@@ -52,6 +53,7 @@ def _session(rng, **fakes):
     nats = TickNats(answer, rng)
     session = SimpleNamespace(
         nats=nats,
+        permissions=Permissions(),
         running=set(),
         publishing=set(),
         interceptors=Interceptors(),
