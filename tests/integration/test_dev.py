@@ -98,13 +98,18 @@ def test_several_nodes_come_and_go_together(tmp_path):
     assert not any(process.is_running() for process in started)
 
 
-def test_a_nats_server_that_ends_is_told_of(tmp_path):
+def test_a_nats_server_that_ends_is_told_of_and_started_again(tmp_path):
     dev = DevProcess(tmp_path / "data", tmp_path)
+    cli = Cli(dev.url, tmp_path)
+    cli.json("stream", "add", "orders", "--subject", "orders.>")
     (server,) = [child for child in psutil.Process(dev.process.pid).children() if "nats-server" in child.name()]
     server.kill()
     told = next(line for line in dev.process.stderr if b"was ended by signal 9" in line).decode()
     assert f"nats-server (pid {server.pid}) was ended by signal 9" in told
-    assert "start it again" in told
+    assert "started again with pid" in told
+    deadline = time.monotonic() + 60
+    while run_process("-s", dev.url, "publish", "orders.x", "v", home=tmp_path).returncode:
+        assert time.monotonic() < deadline  # the node connects again by itself
     assert dev.stop()[0] == 0
 
 

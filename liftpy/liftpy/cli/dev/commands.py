@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from contextlib import ExitStack
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ import typer
 from liftpy.cli.cluster.server import HttpPort, load_settings, log_to_stderr, run_loop, stop_event
 from liftpy.cli.cluster.status import show_live
 from liftpy.cli.dev.layout import NODES_MAX, DevLayout
+from liftpy.cli.dev.nats_keeper import NatsKeeper
 from liftpy.cli.dev.nats_server import NatsServer, NatsServerError, PortTakenError, shipped_config
 from liftpy.cli.dev.nodes import DevNodes
 from liftpy.cli.dev.seaweed import SeaweedServer
@@ -24,7 +25,7 @@ from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Mapping
+    from collections.abc import AsyncIterator, Coroutine, Mapping
 
     from liftpy_server.settings.config import NodeConfig
 
@@ -33,7 +34,6 @@ __all__ = ["app", "dev"]
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _PULL_PORT = 4270
-_NATS_LOOK_S = 1.0
 
 
 @app.command()
@@ -61,8 +61,9 @@ def dev(
     """Run a local nats-server and nodes, with a live view.
 
     Data survives a restart. A single node keeps its data in DATA_DIR/node. Several nodes are separate processes, with
-    data in DATA_DIR/node-1 and so on, and logs in DATA_DIR/node-1.log. They are not restarted if they end. With --s3,
-    the bucket s3://liftpy, its S3 server and the credentials are in DATA_DIR/s3.
+    data in DATA_DIR/node-1 and so on, and logs in DATA_DIR/node-1.log. If a node ends, dev prints the command that
+    starts it again; the nats-server it restarts itself. With --s3, the bucket s3://liftpy, its S3 server and the
+    credentials are in DATA_DIR/s3.
     """
     root = ctx.find_root()
     sources = [root.get_parameter_source(name) for name in root.params]
@@ -184,13 +185,25 @@ async def _run_one(
             print_json({"nats_url": nats.url} | ports | {"nodes": [shown]} | _shown_bucket(bucket))
         else:
             _tell_up(nats, bucket)
-        if live:
-            async with connect_as(settings.nats, name="liftpy dev view") as lift:
-                await show_live(lift, stop, notes=lambda: _nats_notes(nats))
-        await _until(stop, _tell_nats_end(nats))
-        await stop.wait()
+        async with _kept(nats, live=live) as keeper:
+            if live:
+                async with connect_as(settings.nats, name="liftpy dev view") as lift:
+                    await show_live(lift, stop, notes=lambda: list(keeper.notes))
+            await stop.wait()
     finally:
         await node.stop()
+
+
+@asynccontextmanager
+async def _kept(nats: NatsServer, *, live: bool) -> AsyncIterator[NatsKeeper]:
+    """Keep the nats-server running; the live view shows the notes, elsewhere they are printed."""
+    keeper = NatsKeeper(nats, None if live else lambda text: stderr.print(text, style="red", markup=False))
+    keeping = asyncio.ensure_future(keeper.run())
+    try:
+        yield keeper
+    finally:
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
 
 
 async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
@@ -222,29 +235,14 @@ async def _run_several(
             _tell_up(nats, bucket)
             for node in nodes.shown:
                 stderr.print(f"  {node['node_id']}: pid {node['pid']}, consumers at 127.0.0.1:{node['pull_port']}")
-        if live:
-            async with connect_as(NatsOptions(url=nats.url), name="liftpy dev view") as lift:
-                await show_live(lift, stop, notes=lambda: _nats_notes(nats) + nodes.obituaries)
-        else:
-            watching = asyncio.ensure_future(_tell_nats_end(nats))
-            try:
+        async with _kept(nats, live=live) as keeper:
+            if live:
+                async with connect_as(NatsOptions(url=nats.url), name="liftpy dev view") as lift:
+                    await show_live(lift, stop, notes=lambda: [*keeper.notes, *nodes.obituaries])
+            else:
                 await _until(stop, _tell_ends(nodes))
-            finally:
-                watching.cancel()
-                await asyncio.gather(watching, return_exceptions=True)
     finally:
         await nodes.stop()
-
-
-def _nats_notes(nats: NatsServer) -> list[str]:
-    return [] if nats.obituary is None else [nats.obituary]
-
-
-async def _tell_nats_end(nats: NatsServer) -> None:
-    """Say when the nats-server ends: without it nothing works, and the nodes only wait for it."""
-    while (said := nats.obituary) is None:  # noqa: ASYNC110 - a process ends without an event
-        await asyncio.sleep(_NATS_LOOK_S)
-    stderr.print(said, style="red", markup=False)
 
 
 async def _tell_ends(nodes: DevNodes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import shutil
@@ -20,7 +21,9 @@ __all__ = ["NatsServer", "NatsServerError", "PortTakenError", "die_with_parent",
 
 _START_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 10.0
+_LOOK_S: Final = 0.02
 _PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)  # a child that is just forked should load nothing
 
 
 class NatsServerError(LiftError):
@@ -52,7 +55,7 @@ def shipped_config() -> Path:
 
 def die_with_parent() -> None:
     """In the child: be ended when the parent is killed. Linux only; elsewhere the child would stay behind."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class NatsServer:
@@ -78,6 +81,19 @@ class NatsServer:
             PortTakenError: someone else has the port.
             NatsServerError: it does not come up.
         """
+        self._spawn()
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._is_up(deadline):
+            time.sleep(_LOOK_S)
+
+    async def start_again(self) -> None:
+        """Start it once more, without holding the event loop up; otherwise as `start`."""
+        self._spawn()
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._is_up(deadline):  # noqa: ASYNC110 - a process comes up without an event
+            await asyncio.sleep(_LOOK_S)
+
+    def _spawn(self) -> None:
         self._check_port()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(  # noqa: S603 - the command is ours
@@ -85,19 +101,26 @@ class NatsServer:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # an interrupt at the terminal is ours to handle first
-                preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - no threads yet
+                preexec_fn=die_with_parent if sys.platform == "linux" else None,  # noqa: PLW1509 - one system call
             )
-        deadline = time.monotonic() + _START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if self._process.poll() is not None:
-                tail = self._log.read_text(errors="replace").strip().splitlines()[-1:]
-                raise NatsServerError(f"nats-server ended at once: {' '.join(tail)} (see {self._log})")
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.02)
-        self.stop()
-        raise NatsServerError(f"nats-server did not come up within {_START_TIMEOUT_S:g} s (see {self._log})")
+
+    def _is_up(self, deadline: float) -> bool:
+        """Whether it takes connections.
+
+        Raises:
+            NatsServerError: it has ended, or the time is over.
+        """
+        assert self._process is not None, "it was spawned"
+        if self._process.poll() is not None:
+            tail = self._log.read_text(errors="replace").strip().splitlines()[-1:]
+            raise NatsServerError(f"nats-server ended at once: {' '.join(tail)} (see {self._log})")
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                return True
+        if time.monotonic() >= deadline:
+            self.stop()
+            raise NatsServerError(f"nats-server did not come up within {_START_TIMEOUT_S:g} s (see {self._log})")
+        return False
 
     def _check_port(self) -> None:
         """A server of someone else on our port would look as if it were ours."""
@@ -121,14 +144,12 @@ class NatsServer:
 
     @property
     def obituary(self) -> str | None:
-        """What became of the process, and what to do; None while it runs."""
+        """What became of the process; None while it runs."""
         if self._process is None or self.is_running:
             return None
         code = self._process.returncode
         how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-        return (
-            f"nats-server (pid {self.pid}) {how} (see {self._log}): end liftpy dev and start it again; its data stays"
-        )
+        return f"nats-server (pid {self.pid}) {how} (see {self._log})"
 
     def stop(self) -> None:
         """Stop it."""
