@@ -47,6 +47,30 @@ def test_a_stream_from_add_to_rm(cli, name):
     assert "there is no stream" in cli.error("stream", "info", name)
 
 
+def test_looking_into_a_stream(cli, name):
+    cli.run("stream", "add", name, "--subject", f"{name}.>", "--partitions", "2")
+    for number in range(6):
+        cli.run("publish", f"{name}.{'ab'[number % 2]}", f"v{number}", "--key", "k" * (1 + number % 3))
+    cli.run("publish", f"{name}.c", "last", "--key", "k")
+    places = {row["value"]: row for row in cli.lines("consume", name, "--stop", "latest")}
+    got = cli.json("stream", "get", name, str(places["v3"]["offset"]), "-p", str(places["v3"]["partition"]))
+    assert got == places["v3"]
+    assert cli.json("stream", "get", name, "--last-for", f"{name}.b") == places["v5"]
+    assert cli.json("stream", "get", name, "--last-for", f"{name}.*")["value"] == "last"
+    assert cli.out("stream", "get", name, "--last-for", f"{name}.c", "--raw") == "last"
+    assert f"has no message on {name}.d" in cli.error("stream", "get", name, "--last-for", f"{name}.d")
+    counts = cli.json("stream", "subjects", name)
+    assert [(row["subject"], row["messages"]) for row in counts] == [
+        (f"{name}.{each}", n) for each, n in zip("abc", (3, 3, 1), strict=True)
+    ]
+    assert [(row["partition"], row["offset"]) for row in counts[1:2]] == [
+        (places["v5"]["partition"], places["v5"]["offset"])
+    ]
+    assert cli.out("stream", "subjects", name, "*.c", "--names") == f"{name}.c\n"
+    assert len(cli.out("stream", "view", name).splitlines()) == 7
+    assert "messages\t7" in cli.out("stream", "state", name)
+
+
 def test_queue_group_is_left_again(cli, name):
     assert cli.json("stream", "add", name, "--subject", name, "--group", "workers")["config"]["group"] == "workers"
     assert cli.json("stream", "edit", name, "--group", "")["config"]["group"] is None

@@ -8,23 +8,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from liftpy.cli.run import Force, JsonFlag, confirm, open_admin, print_json, run, stdout, tell_warnings
+from liftpy.cli.run import Force, JsonFlag, confirm, fail, open_admin, print_json, run, stdout, tell_warnings
+from liftpy.cli.stream.messages import GET_EXAMPLES, get, subjects, view
 from liftpy.cli.stream.options import CREATE_ONLY, parsed, stream_options
 from liftpy.cli.stream.reassign import reassign
 from liftpy.cli.stream.recover import recover
+from liftpy.cli.stream.replicas import end_of
 from liftpy.cli.stream.tables import (
     gaps_table,
+    partition_table,
     partitions_table,
     quarantine_table,
     replicas_table,
     settings_table,
     show_setting,
+    state_table,
     streams_table,
 )
 from liftpy.cli.units import show_count
 from liftpy_client.errors import UsageError
 
 if TYPE_CHECKING:
+    from liftpy_client.admin.admin import Admin
     from liftpy_client.admin.details import StreamDetails
     from liftpy_client.admin.recovery import QuarantineDetails
 
@@ -33,6 +38,9 @@ __all__ = ["app"]
 app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Add, inspect, change and remove streams.")
 app.command("reassign")(reassign)
 app.command("recover")(recover)
+app.command("get", epilog=GET_EXAMPLES)(get)
+app.command("view")(view)
+app.command("subjects")(subjects)
 
 Name = Annotated[str, typer.Argument(help="Name of the stream.", show_default=False)]
 
@@ -177,14 +185,54 @@ def report(ctx: typer.Context, as_json: JsonFlag = False) -> None:
     run(work(), as_json=as_json)
 
 
+@app.command("describe", hidden=True)
 @app.command("info")
-def info(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
+def info(
+    ctx: typer.Context,
+    name: Name,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Show all of this partition instead.")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
     """Show a stream: settings, counts, partitions, replicas, gaps and quarantine."""
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
+            if partition is not None:
+                _show_partition(await lift.stream_info(name), partition, as_json=as_json)
+                return
             stream, quarantine = await asyncio.gather(lift.stream_info(name), lift.quarantine(name))
             _show(stream, quarantine, as_json=as_json)
+
+    run(work(), as_json=as_json)
+
+
+def _show_partition(stream: StreamDetails, number: int, *, as_json: bool) -> None:
+    if number >= len(stream.partitions):
+        raise UsageError(f"stream {stream.name} has partitions 0 to {len(stream.partitions) - 1}, not {number}")
+    if as_json:
+        print_json(stream.raw["partitions"][number])
+        return
+    stdout.print(partition_table(stream, number))
+    for table in (replicas_table(stream, number), gaps_table(stream, number)):
+        if table is not None:
+            stdout.print(table)
+
+
+@app.command("state")
+def state(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
+    """Show what a stream holds, without its settings: counts, partitions and gaps."""
+
+    async def work() -> None:
+        async with open_admin(ctx) as lift:
+            stream = await lift.stream_info(name)
+        if as_json:
+            print_json({name: value for name, value in stream.raw.items() if name != "config"})
+            return
+        for table in (state_table(stream), partitions_table(stream, stdout.width), gaps_table(stream)):
+            if table is not None:
+                stdout.print(table)
 
     run(work(), as_json=as_json)
 
@@ -229,19 +277,40 @@ def purge(
     ctx: typer.Context,
     name: Name,
     offset: Annotated[int | None, typer.Option(help="First offset to keep; by default no record is kept.")] = None,
-    partition: Annotated[int | None, typer.Option(help="Only this partition.")] = None,
+    keep: Annotated[
+        int | None, typer.Option(min=1, help="Keep the last this many offsets of each partition.", show_default=False)
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")] = None,
     force: Force = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Delete records of a stream."""
+    if keep is not None and offset is not None:
+        fail(UsageError("--offset and --keep exclude each other"), as_json=as_json)
     confirm(f"Delete records of stream {name}?", force=force)
 
     async def work() -> None:
         async with open_admin(ctx) as lift:
-            stream = await lift.purge_stream(name, partition=partition, offset=offset)
+            if keep is None:
+                stream = await lift.purge_stream(name, partition=partition, offset=offset)
+            else:
+                stream = await _purge_but(lift, name, keep, partition)
         _tell(stream, [f"stream {name} is purged: {show_count(stream.messages)} messages are left"], as_json=as_json)
 
     run(work(), as_json=as_json)
+
+
+async def _purge_but(lift: Admin, name: str, keep: int, partition: int | None) -> StreamDetails:
+    """Purge all but the last offsets of each partition; of one where that is named."""
+    stream = await lift.stream_info(name)
+    if partition is not None and partition >= len(stream.partitions):
+        raise UsageError(f"stream {name} has partitions 0 to {len(stream.partitions) - 1}, not {partition}")
+    wanted = [part for part in stream.partitions if partition in {None, part.partition}]
+    offsets = {part.partition: end_of(name, part) - keep for part in wanted}  # all are known before the first is purged
+    for part in wanted:
+        if part.log_start is not None and part.log_start < offsets[part.partition]:
+            stream = await lift.purge_stream(name, partition=part.partition, offset=offsets[part.partition])
+    return stream
 
 
 @app.command("pause")

@@ -22,10 +22,11 @@ from liftpy.cli.stream.printing import (
     template_printer,
     text_printer,
 )
+from liftpy.cli.stream.replicas import end_of
 from liftpy.cli.text import show_numbers, show_text
 from liftpy.cli.units import parse_duration, parse_offset_or_time
 from liftpy_client.consumer.options import ConsumeOptions
-from liftpy_client.errors import NodeUnavailableError, UsageError
+from liftpy_client.errors import UsageError
 from liftpy_client.group.options import GroupOptions, check_group_name
 
 if TYPE_CHECKING:
@@ -189,11 +190,7 @@ async def _last(lift: Lift, stream: str, count: int) -> dict[int, int]:
     details = await lift.stream_info(stream)
     starts = {}
     for part in details.partitions:
-        if part.log_start is None or part.high_watermark is None:
-            raise NodeUnavailableError(
-                f"stream {stream} partition {part.partition}: the leader does not answer, so its end is unknown; retry"
-            )
-        starts[part.partition] = max(part.log_start, part.high_watermark - count)
+        starts[part.partition] = max(part.log_start or 0, end_of(stream, part) - count)
     return starts
 
 

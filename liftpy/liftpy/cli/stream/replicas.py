@@ -4,12 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from liftpy_client.errors import NodeUnavailableError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from liftpy_client.admin.details import PartitionDetails, ReplicaDetails, StreamDetails
 
-__all__ = ["in_sync_wanted", "is_replicated", "is_under_replicated", "lag_of", "replica_state", "role_of"]
+__all__ = ["end_of", "in_sync_wanted", "is_replicated", "is_under_replicated", "lag_of", "replica_state", "role_of"]
+
+
+def end_of(stream: str, part: PartitionDetails) -> int:
+    """The offset after the last committed message.
+
+    Raises:
+        NodeUnavailableError: nobody knows it.
+    """
+    if part.high_watermark is None:
+        raise NodeUnavailableError(
+            f"stream {stream} partition {part.partition}: the leader does not answer, so its end is unknown; retry"
+        )
+    return part.high_watermark
 
 
 def in_sync_wanted(stream: StreamDetails, part: PartitionDetails) -> int:

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "gaps_table",
+    "partition_table",
     "partitions_table",
     "quarantine_table",
     "replicas_table",
     "settings_table",
     "show_setting",
+    "state_table",
     "streams_table",
 ]
 
@@ -135,6 +137,18 @@ def settings_table(stream: StreamDetails) -> Table:
         else:
             table.add_row(name, show_setting(name, value))
     table.add_section()
+    _add_state(table, stream)
+    return table
+
+
+def state_table(stream: StreamDetails) -> Table:
+    """What a stream holds, and how it is."""
+    table = make_table(f"State of {stream.name}", (Column("What"), Column("Value")), ())
+    _add_state(table, stream)
+    return table
+
+
+def _add_state(table: Table, stream: StreamDetails) -> None:
     table.add_row("uuid", stream.uuid)
     table.add_row("created", stream.created.isoformat(timespec="seconds"))
     table.add_row("version", str(stream.version))
@@ -143,6 +157,8 @@ def settings_table(stream: StreamDetails) -> Table:
     table.add_row("messages", show_count(stream.messages) if known else "-")
     table.add_row("size", show_bytes(stream.bytes) if known else "-")
     parts = stream.raw["partitions"]
+    table.add_row("last message", show_time(max((part.get("last_timestamp_ns") or 0 for part in parts), default=0)))
+    table.add_row("gaps", str(stream.raw.get("gap_count", 0)))
     ahead_s = max((part.get("clock_ahead_s") or 0 for part in parts), key=abs, default=0)
     if ahead_s:
         table.add_row("clock of the leader", f"[red]{show_clock_offset(ahead_s)} the stream's time[/]")
@@ -156,7 +172,6 @@ def settings_table(stream: StreamDetails) -> Table:
                 table.add_row(escape(f"refused: {reason}"), show_count(count))
         elif value and name not in {"messages", "bytes"}:
             table.add_row(f"{name} since start", show_count(value))
-    return table
 
 
 def show_setting(name: str, value: Any) -> str:
@@ -232,6 +247,36 @@ def partitions_table(stream: StreamDetails, width: int = 1_000) -> Table:
     return table
 
 
+_PARTITION_TIMES: Final = ("first_timestamp_ns", "last_timestamp_ns")
+_PARTITION_LEFT_OUT: Final = ("partition", "replica_states")
+
+
+def partition_table(stream: StreamDetails, number: int) -> Table:
+    """All that is known of a partition."""
+    table = make_table(f"Partition {number} of {stream.name}", (Column("What"), Column("Value")), ())
+    for name, value in stream.raw["partitions"][number].items():
+        if name in _PARTITION_TIMES:
+            table.add_row(name.removesuffix("_timestamp_ns") + " message", show_time(value, to_ms=True))
+        elif name not in _PARTITION_LEFT_OUT:
+            table.add_row(name, _shown(name, value))
+    return table
+
+
+def _shown(name: str, value: Any) -> str:
+    """What a node says of a partition, as markup."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return escape(", ".join(map(str, value))) or "-"
+    if isinstance(value, dict):
+        return escape(", ".join(f"{key} {each}" for key, each in value.items()))
+    if name == "bytes":
+        return show_bytes(value)
+    if name.endswith("_s"):
+        return show_duration(value)
+    return escape(str(value))
+
+
 def _number(value: int | None) -> str:
     return "-" if value is None else show_count(value)
 
@@ -253,13 +298,13 @@ def _partition_row(part: PartitionDetails) -> dict[str, str]:
 _ROLE_STYLES: Final = {"leader": "bold", "behind": "yellow", "joining": "cyan", "leaving": "cyan", "observer": "dim"}
 
 
-def replicas_table(stream: StreamDetails) -> Table | None:
-    """Every replica of a stream's partitions; None where each of them has one."""
+def replicas_table(stream: StreamDetails, number: int | None = None) -> Table | None:
+    """Every replica of a stream's partitions, or of one; None where each of them has one."""
     if not is_replicated([stream]):
         return None
     columns = (Column("#"), Column("Node"), Column("Is"), Column("End", right=True), Column("Lag", right=True))
     table = make_table("Replicas", columns, ())
-    for part in stream.partitions:
+    for part in stream.partitions if number is None else (stream.partitions[number],):
         for node in part.replicas:
             table.add_row(str(part.partition), node, *_replica_cells(part, node))
         table.add_section()
@@ -275,9 +320,9 @@ def _replica_cells(part: PartitionDetails, node: str) -> tuple[str, str, str]:
     return (shown, "-", "-") if state is None else (shown, _number(state.log_end), _number(state.lag_messages))
 
 
-def gaps_table(stream: StreamDetails) -> Table | None:
-    """Times in which messages may be missing; None when there are none."""
-    gaps = stream.raw.get("gaps") or []
+def gaps_table(stream: StreamDetails, number: int | None = None) -> Table | None:
+    """Times in which messages of a stream, or of one partition, may be missing; None when there are none."""
+    gaps = [gap for gap in stream.raw.get("gaps") or [] if number in {None, gap["partition"]}]
     if not gaps:
         return None
     columns = (Column("Partition", right=True), Column("Since"), Column("Until"), Column("Messages"), Column("Cause"))
