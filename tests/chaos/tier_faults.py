@@ -90,7 +90,8 @@ class TierFaults:
 
     async def store_away(self) -> None:
         """For longer than requests are repeated; some of the ways leave it open what was done."""
-        await self._weather(self._chance.choice(AWAY), {"away"})
+        weather = self._chance.choice(AWAY)
+        await self._weather(weather, {"busy" if weather is Weather.BUSY else "away"})
 
     async def store_full(self) -> None:
         """It has no room, or a quota is used up; it can still be read."""

@@ -148,7 +148,11 @@ class TierCrew:
                 return False
             return (status.room_s is not None and status.room_s > 0) or not with_room
 
-        await eventually(look, timeout_s, f"within {timeout_s:g} s nobody says that the store is {states}: {last}")
+        try:
+            await eventually(look, timeout_s)
+        except AssertionError:
+            text = f"within {timeout_s:g} s nobody says that the store is {states}: {last[0]}"
+            raise AssertionError(text) from None
         self.history.happened(f"the status says {last[0]}")
 
     async def rows(self, stream: str) -> list[dict[str, Any]]:
