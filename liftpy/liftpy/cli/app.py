@@ -58,7 +58,7 @@ MODULES: Final = {
     "restore": "liftpy.cli.tier.restore",
     "server": "liftpy.cli.cluster.server",
     "dev": "liftpy.cli.dev.commands",
-    "demo": "liftpy.cli.dev.demo",
+    "demo": "liftpy.demo.command",
 }
 """The module of each command."""
 
