@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_bucket.errors import BucketVersionError, ManifestCorruptError, TierError
 from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.store.object_store import WHOLE_BYTES_MAX
 from liftpy_log.storage.checked_json import CHECKSUM, find_checksum, with_checksum
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _is_checked(key: str, body: bytes) -> bool:
 
 
 FORMAT: Final = 3
-MANIFEST_BYTES_MAX: Final = 16 * 1024 * 1024
+MANIFEST_BYTES_MAX: Final = WHOLE_BYTES_MAX
 INT64_MAX: Final = 2**63 - 1
 INT64_MIN: Final = -(2**63)
 

@@ -32,7 +32,17 @@ from liftpy_bucket.errors import BucketVersionError, ObjectCorruptError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["HEAD_BYTES", "NAME_BYTES_MAX", "LogObject", "ObjectHead", "decode_head", "decode_object", "encode_object"]
+__all__ = [
+    "HEAD_BYTES",
+    "NAME_BYTES_MAX",
+    "RECORDS_BYTES_MAX",
+    "RECORDS_MAX",
+    "LogObject",
+    "ObjectHead",
+    "decode_head",
+    "decode_object",
+    "encode_object",
+]
 
 _MAGIC: Final = 0x4C4F464C
 _END_MAGIC: Final = 0x454F464C
@@ -44,6 +54,8 @@ _SEQUENCE: Final = struct.Struct("<Q")
 _END: Final = struct.Struct("<II")
 HEAD_BYTES: Final = _HEAD.size + _CRC.size
 NAME_BYTES_MAX: Final = 200
+RECORDS_BYTES_MAX: Final = 64 << 20  # of an object, together
+RECORDS_MAX: Final = 1 << 20  # of an object
 _POSITION_BYTES: Final = 8
 
 
@@ -123,6 +135,9 @@ def decode_head(data: bytes, key: str) -> ObjectHead:
         raise BucketVersionError(f"object {key} has format {version}, and this liftpy knows {_VERSION}: update it")
     if _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(data[: _HEAD.size]):
         raise ObjectCorruptError(key, "its head does not have its sum")
+    front = HEAD_BYTES + writer_bytes + nonce_bytes + _RECORD.size * count
+    if not (1 <= count <= RECORDS_MAX and front <= index_at <= front + RECORDS_BYTES_MAX):
+        raise ObjectCorruptError(key, f"its head says that it has {count} records in {index_at} bytes")
     return ObjectHead(number, first, count, index_at, writer_bytes, nonce_bytes, names_crc)
 
 

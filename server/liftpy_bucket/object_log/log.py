@@ -30,7 +30,7 @@ from liftpy_bucket.errors import (
     TakenError,
     TierError,
 )
-from liftpy_bucket.object_log.format import NAME_BYTES_MAX, encode_object
+from liftpy_bucket.object_log.format import NAME_BYTES_MAX, RECORDS_BYTES_MAX, RECORDS_MAX, encode_object
 from liftpy_bucket.object_log.objects import LogObjects
 from liftpy_bucket.object_log.trim import TrimFile
 from liftpy_bucket.store.conditional import create_once
@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ObjectLog", "Record"]
 
-_OBJECT_BYTES_MAX: Final = 64 << 20
-_RECORDS_MAX: Final = 1 << 20
 _OVERTAKEN_MAX: Final = 50
 _TRIMMED_MEANWHILE_MAX: Final = 5
 _DELETE_MAX: Final = 1_000
@@ -125,9 +123,9 @@ class ObjectLog:
     def append_batch(self, records: Sequence[bytes]) -> range:
         """Append records, all of them or none, as one object. Returns their sequences; raises as `append`."""
         size = sum(map(len, records))
-        if not records or len(records) > _RECORDS_MAX or size > _OBJECT_BYTES_MAX:
+        if not records or len(records) > RECORDS_MAX or size > RECORDS_BYTES_MAX:
             raise TierError(
-                f"a batch has 1 to {_RECORDS_MAX} records of at most {_OBJECT_BYTES_MAX} bytes together, and this one "
+                f"a batch has 1 to {RECORDS_MAX} records of at most {RECORDS_BYTES_MAX} bytes together, and this one "
                 f"has {len(records)} of {size} bytes"
             )
         with self._lock:

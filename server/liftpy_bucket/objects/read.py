@@ -2,7 +2,8 @@
 
 Bytes are checked before they are decoded: the footer by the digest in its manifest and the checksum in front of it, a
 row group by the digest in the footer. Where only some columns of a row group are fetched the checksums of its pages do
-that. Whatever is wrong with an object is an `ObjectCorruptError` that names it.
+that. What would take more memory than anything that we write is refused before it is decoded, see `pages`. Whatever is
+wrong with an object is an `ObjectCorruptError` that names it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from liftpy_bucket.errors import BucketVersionError, ObjectCorruptError
+from liftpy_bucket.objects.pages import DECODED_BYTES_MAX, ROWS_MAX, measure_column
 from liftpy_bucket.objects.parquet import FOOTER_GUARD, FOOTER_GUARD_BYTES, ROW_GROUPS_KEY
 from liftpy_bucket.objects.rows.schema import row_names, row_schema
 from liftpy_bucket.objects.write import FORMAT
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Fetched", "Footer", "ObjectReader", "RowGroup", "fragment_key", "parse_footer", "trimmed"]
 
 _OURS: Final = "liftpy."
+_FOOTER_BYTES_MAX: Final = 16 * 1024 * 1024  # that of 1 TiB in row groups of 4 MiB would be larger; objects are not
 _WHOLE_BYTES: Final = 64 * 1024
 """Up to this size a member of a shared object is fetched with one request, and kept."""
 
@@ -130,6 +133,7 @@ def parse_footer(content: bytes) -> Footer:
     if found < FORMAT:
         raise ValueError(f"it has format {found}, of before the first release; this liftpy reads format {FORMAT}")
     columns = {name: place for place, name in enumerate(parquet.schema.names)}
+    _check_types(parquet.schema.to_arrow_schema())
     digests = [digest for digest in about[ROW_GROUPS_KEY].split(",") if digest]
     if len(digests) != parquet.num_row_groups:
         raise ValueError(f"it has {parquet.num_row_groups} row groups, and {len(digests)} digests of them")
@@ -143,6 +147,8 @@ def _row_group(parquet: pq.FileMetaData, columns: Mapping[str, int], index: int,
     times = group.column(columns["timestamp_ns"]).statistics
     start, _ = _bounds(group.column(0))
     _, end = _bounds(group.column(group.num_columns - 1))
+    if not (0 < start <= end <= start + DECODED_BYTES_MAX and 0 < group.num_rows <= ROWS_MAX):
+        raise ValueError(f"row group {index} has bytes {start} to {end} and {group.num_rows} rows")
     return RowGroup(
         index=index,
         first=offsets.min,
@@ -156,6 +162,15 @@ def _row_group(parquet: pq.FileMetaData, columns: Mapping[str, int], index: int,
         stream=_only_value(group, columns["stream"]) if "stream" in columns else "",
         partition=_only_value(group, columns["partition"]),
     )
+
+
+def _check_types(schema: pa.Schema) -> None:
+    """Columns of other types could be large though their pages are small."""
+    expected = row_schema(keeps_replies=True)
+    for field in schema:
+        place = expected.get_field_index(field.name)
+        if place >= 0 and field.type != expected.field(place).type:
+            raise ValueError(f"column {field.name} has type {field.type}, and must have {expected.field(place).type}")
 
 
 def _only_value(group: pq.RowGroupMetaData, place: int) -> Any:
@@ -259,7 +274,7 @@ class ObjectReader:
         with self._lock:
             if self._footer is None:
                 start = self._footer_at - FOOTER_GUARD_BYTES
-                if not 0 < start < self._size:
+                if not 0 < start < self._size <= start + _FOOTER_BYTES_MAX:
                     raise ObjectCorruptError(self.key, f"no footer begins at byte {self._footer_at} of {self._size}")
                 content = self._fetch(start, self._size - start)
                 found = sha256(memoryview(content)[FOOTER_GUARD_BYTES:]).hexdigest()
@@ -406,17 +421,21 @@ class ObjectReader:
             if found != group.digest:
                 raise ObjectCorruptError(self.key, f"the bytes of row group {index} are not those that were put")
         try:
+            repeating = _measure(footer, fetched, index, names)
             file = pq.ParquetFile(
                 _Window(fetched, self._size),
                 metadata=footer.parquet,
                 pre_buffer=False,
                 page_checksum_verification=not is_whole,
             )
-            table = file.read_row_group(index, columns=names, use_threads=False)
+            arrays = {name: _in_steps(file, index, name, longest) for name, longest in repeating.items()}
+            others = [name for name in names if name not in repeating]
+            table = file.read_row_group(index, columns=others, use_threads=False).combine_chunks()
+            for name in others:
+                (arrays[name],) = table.column(name).chunks
             schema = row_schema(keeps_replies=footer.keeps_replies)
-            (rows,) = table.combine_chunks().to_batches()
             wanted = pa.schema([schema.field(name) for name in names])
-            return pa.RecordBatch.from_arrays([rows.column(name) for name in names], schema=wanted)
+            return pa.RecordBatch.from_arrays([arrays[name] for name in names], schema=wanted)
         except _DECODING_ERRORS as error:
             raise ObjectCorruptError(self.key, f"row group {index} can not be read: {error}") from error
 
@@ -443,3 +462,53 @@ class ObjectReader:
         if len(content) != length:
             raise ObjectCorruptError(self.key, f"it ends at byte {start + len(content)}, before byte {start + length}")
         return content
+
+
+def _measure(footer: Footer, fetched: Fetched, index: int, names: Sequence[str]) -> dict[str, int]:
+    """See that columns of a row group do not take too much memory.
+
+    Returns:
+        Those that still could, as values of a dictionary may repeat, and how long a value is at most.
+
+    Raises:
+        ValueError, IndexError: they would.
+    """
+    content = memoryview(fetched.content).cast("B")  # Arrow gives signed bytes
+    group = footer.parquet.row_group(index)
+    plain, repeating = 0, {}
+    for name in names:
+        column = group.column(footer.columns[name])
+        start, end = _bounds(column)
+        if start < fetched.start or end > fetched.start + len(content):
+            raise ValueError(f"bytes {start} to {end} of column {name} are outside of what was fetched")
+        if column.num_values != group.num_rows:
+            raise ValueError(f"column {name} has {column.num_values} values in {group.num_rows} rows")
+        size = measure_column(content[start - fetched.start : end - fetched.start], group.num_rows)
+        plain += size.plain
+        if size.dictionary * group.num_rows > DECODED_BYTES_MAX:
+            repeating[name] = size.dictionary
+    if plain > DECODED_BYTES_MAX:
+        raise ValueError(f"it would decompress to {plain} bytes, and {DECODED_BYTES_MAX} are the most")
+    return repeating
+
+
+def _in_steps(file: pq.ParquetFile, index: int, name: str, longest: int) -> pa.Array:
+    """A column of a row group, decoded in steps, so that it is refused when it is too large and not when it is there.
+
+    Args:
+        file: with the row group.
+        index: of the row group.
+        name: of the column.
+        longest: how long a value is at most, bytes.
+
+    Raises:
+        ValueError: it is too large.
+    """
+    rows = max(1, DECODED_BYTES_MAX // longest)
+    found, size = [], 0
+    for step in file.iter_batches(rows, row_groups=[index], columns=[name], use_threads=False):
+        found.append(step.column(0))
+        size += found[-1].nbytes
+        if size > DECODED_BYTES_MAX:
+            raise ValueError(f"column {name} would take more than {DECODED_BYTES_MAX} bytes")
+    return pa.concat_arrays(found)

@@ -12,7 +12,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.errors import ObjectMissingError, PreconditionFailedError
-from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored
+from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored, check_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -36,8 +36,9 @@ class MemoryStore(ObjectStore):
 
     def get(self, key: str) -> Stored:
         """The whole object."""
-        with self._lock:
-            return self._stored(key)
+        stored = self._stored(key)
+        check_whole(key, len(stored.body))
+        return stored
 
     def get_newer(self, key: str, etag: str) -> Stored | None:
         """The whole object, or None while it is still the one with `etag`."""
@@ -48,11 +49,11 @@ class MemoryStore(ObjectStore):
         """`length` bytes from `start`; fewer only where the object ends before."""
         assert start >= 0, "bytes are counted from the beginning"
         assert length >= 0, "a range has a length"
-        return self.get(key).body[start : start + length]
+        return self._stored(key).body[start : start + length]
 
     def head(self, key: str) -> Head:
         """What is known of the object."""
-        return self.get(key).head
+        return self._stored(key).head
 
     def create(self, key: str, body: bytes | memoryview, nonce: str) -> str:
         """Write an object that must not exist. Returns its etag.
@@ -92,7 +93,8 @@ class MemoryStore(ObjectStore):
 
     def _stored(self, key: str) -> Stored:
         try:
-            return self._objects[key]
+            with self._lock:
+                return self._objects[key]
         except KeyError:
             raise ObjectMissingError(key) from None
 

@@ -7,12 +7,17 @@ back would turn our own success into a refusal. Everything else may be repeated 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from liftpy_bucket.errors import ManifestCorruptError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Entry", "Head", "ObjectStore", "Stored"]
+__all__ = ["WHOLE_BYTES_MAX", "Entry", "Head", "ObjectStore", "Stored", "check_whole"]
+
+WHOLE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""What is read whole, without a length that was known before, is a manifest; no manifest is larger."""
 
 
 class Head(NamedTuple):
@@ -55,10 +60,14 @@ class ObjectStore(Protocol):
     """
 
     def get(self, key: str) -> Stored:
-        """The whole object."""
+        """The whole object.
+
+        Raises:
+            ManifestCorruptError: it has more than `WHOLE_BYTES_MAX` bytes, which were not read.
+        """
 
     def get_newer(self, key: str, etag: str) -> Stored | None:
-        """The whole object, or None while it is still the one with `etag`."""
+        """The whole object, or None while it is still the one with `etag`. Raises as `get` does."""
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """`length` bytes from `start`; fewer only where the object ends before."""
@@ -87,3 +96,13 @@ class ObjectStore(Protocol):
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that do not exist count as deleted."""
+
+
+def check_whole(key: str, size: int) -> None:
+    """See that an object is not too large to be read whole.
+
+    Raises:
+        ManifestCorruptError: it is.
+    """
+    if size > WHOLE_BYTES_MAX:
+        raise ManifestCorruptError(key, f"its {size} bytes are more than the {WHOLE_BYTES_MAX} of a manifest")

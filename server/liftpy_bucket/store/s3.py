@@ -27,9 +27,10 @@ from liftpy_bucket.errors import (
     StoreDeniedError,
     StoreError,
     StoreUnavailableError,
+    StoreUnfitError,
 )
 from liftpy_bucket.store.memory_reader import MemoryPieces, MemoryReader
-from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored
+from liftpy_bucket.store.object_store import WHOLE_BYTES_MAX, Entry, Head, ObjectStore, Stored, check_whole
 from liftpy_bucket.store.s3_errors import CREDENTIALS, StoreRefusal, error_of
 from liftpy_envelope.errors import ConfigError
 from liftpy_log.clock import SystemClock
@@ -181,13 +182,13 @@ class S3Store(ObjectStore):
 
     def get(self, key: str) -> Stored:
         """The whole object."""
-        stored = self._read(key, _stored_of)
+        stored = self._read(key, lambda answer: _stored_of(answer, key))
         assert stored is not None, "nothing was said that it could be None for"
         return stored
 
     def get_newer(self, key: str, etag: str) -> Stored | None:
         """The whole object, or None while it is still the one with `etag`."""
-        return self._read(key, _stored_of, none_on=304, IfNoneMatch=f'"{etag}"')
+        return self._read(key, lambda answer: _stored_of(answer, key), none_on=304, IfNoneMatch=f'"{etag}"')
 
     def get_range(self, key: str, start: int, length: int) -> bytes:
         """`length` bytes from `start`; fewer only where the object ends before."""
@@ -197,7 +198,13 @@ class S3Store(ObjectStore):
             self.head(key)  # S3 has no empty ranges
             return b""
         # 416: the object ends before `start`.
-        return self._read(key, _bytes_of, none_on=416, Range=f"bytes={start}-{start + length - 1}") or b""
+        asked = f"bytes={start}-{start + length - 1}"
+        found = self._read(key, lambda answer: _bytes_of(answer, length), none_on=416, Range=asked) or b""
+        if len(found) > length:
+            raise StoreUnfitError(
+                f"{self._settings.shown}: of object {key}, {length} bytes were asked for, and more came"
+            )
+        return found
 
     def head(self, key: str) -> Head:
         """What is known of the object."""
@@ -397,13 +404,22 @@ def _head_of(answer: Any) -> Head:
     return Head(answer["ContentLength"], answer["ETag"].strip('"'), nonce, _ns_of(answer["LastModified"]))
 
 
-def _bytes_of(answer: Any) -> bytes:
-    body: bytes = answer["Body"].read()
+def _bytes_of(answer: Any, bytes_max: int) -> bytes:
+    """The body; a few bytes more than `bytes_max` where it has more."""
+    content = answer["Body"]
+    if answer.get("ContentLength", bytes_max + 1) <= bytes_max:
+        body: bytes = content.read()  # it sees to it that all of it comes
+    else:
+        body = content.read(bytes_max + 1)
+        content.close()
     return body
 
 
-def _stored_of(answer: Any) -> Stored:
-    return Stored(_bytes_of(answer), _head_of(answer))
+def _stored_of(answer: Any, key: str) -> Stored:
+    if answer["ContentLength"] > WHOLE_BYTES_MAX:
+        answer["Body"].close()
+    check_whole(key, answer["ContentLength"])
+    return Stored(_bytes_of(answer, WHOLE_BYTES_MAX), _head_of(answer))
 
 
 def _ns_of(when: datetime) -> int:

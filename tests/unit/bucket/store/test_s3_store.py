@@ -16,6 +16,7 @@ import pytest
 import trustme
 
 from liftpy_bucket.errors import (
+    ManifestCorruptError,
     ObjectMissingError,
     OutcomeUnknownError,
     PreconditionFailedError,
@@ -23,11 +24,14 @@ from liftpy_bucket.errors import (
     StoreDeniedError,
     StoreFullError,
     StoreUnavailableError,
+    StoreUnfitError,
     TakenError,
 )
 from liftpy_bucket.object_log import ObjectLog
 from liftpy_bucket.store.conditional import create_once
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_bucket.store.memory_reader import MemoryReader
+from liftpy_bucket.store.object_store import WHOLE_BYTES_MAX
 from liftpy_bucket.store.s3 import S3Store
 from liftpy_bucket.store.s3_settings import S3Settings
 from liftpy_envelope.errors import ConfigError, LiftError
@@ -398,3 +402,38 @@ def test_the_library_is_imported_only_for_a_bucket():
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert ended.stdout.strip() == "[]"
+
+
+class Endless:
+    """A body that never ends, and how much of it was read."""
+
+    taken = 0
+
+    def read(self, size=None):
+        assert size is not None, "nobody has so much memory"
+        self.taken += size
+        return bytes(size)
+
+    def close(self):
+        pass
+
+
+def test_what_is_too_large_is_not_read(moto, name, monkeypatch):
+    store, body = moto.store(name), Endless()
+    about = {"ETag": '"e"', "LastModified": dt.datetime.now(dt.UTC), "Body": body}
+    monkeypatch.setattr(store, "_answer", lambda key, asked: {**about, "ContentLength": WHOLE_BYTES_MAX + 1})
+    for read in (lambda: store.get("k"), lambda: store.get_newer("k", "another")):
+        with pytest.raises(ManifestCorruptError, match="bytes are more than the"):
+            read()
+    assert body.taken == 0
+    with pytest.raises(StoreUnfitError, match="5 bytes were asked for, and more came"):
+        store.get_range("k", 0, 5)
+    assert body.taken == 6
+
+
+def test_what_is_read_whole_has_a_bound_in_every_store(moto, name):
+    for store in (MemoryStore(), moto.store(name)):
+        store.create("large", bytes(WHOLE_BYTES_MAX + 1), "n")
+        with pytest.raises(ManifestCorruptError, match="large"):
+            store.get("large")
+        assert len(store.get_range("large", 5, WHOLE_BYTES_MAX)) == WHOLE_BYTES_MAX - 4
