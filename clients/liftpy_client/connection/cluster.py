@@ -17,7 +17,6 @@ from liftpy_client.connection.permissions import Permissions
 from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError, UsageError
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.limits import ADMIN_ANSWER_ITEMS_MAX
-from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_envelope.subject import matches
 from liftpy_envelope.unpacking import UnpackError, read_json
@@ -25,6 +24,8 @@ from liftpy_envelope.unpacking import UnpackError, read_json
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
+
+    from liftpy_envelope.pull import PartitionKey
 
 __all__ = ["Cluster", "NobodyAnswersError", "NodeAddress", "StreamPlace"]
 
@@ -71,6 +72,8 @@ class StreamPlace:
 
     def key(self, partition: int) -> PartitionKey:
         """The key of one partition."""
+        from liftpy_envelope.pull import PartitionKey  # here, as commands that only ask for streams need none of it
+
         return PartitionKey(self.uuid, partition)
 
 

@@ -126,7 +126,7 @@ def _check_exactly_once(options: SinkOptions, window_s: float) -> None:
     if window_s < _WINDOW_S_MIN:
         raise SinkModeError(
             f"stream {options.stream} knows the ids of batches for {window_s:g} s; writing exactly once needs "
-            f"{_WINDOW_S_MIN:g} s or more: liftpy stream edit {options.stream} --dupe-window {_WINDOW_S_MIN:g}s, or "
+            f"{_WINDOW_S_MIN:g} s or more: liftpy stream edit {options.stream} --dedupe-window {_WINDOW_S_MIN:g}s, or "
             "write with the option delivery at-least-once"
         )
     if bucket(options.connection) is None:

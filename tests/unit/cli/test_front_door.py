@@ -11,7 +11,19 @@ from typer.main import get_command
 
 from liftpy.cli.app import SUMMARIES, app
 
-HEAVY = {"pyarrow", "numpy", "boto3", "pandas", "pyspark", "uvloop", "aiohttp", "pydantic", "nacl", "pygments"}
+HEAVY = {
+    "pyarrow",
+    "numpy",
+    "msgspec",
+    "boto3",
+    "pandas",
+    "pyspark",
+    "uvloop",
+    "aiohttp",
+    "pydantic",
+    "nacl",
+    "pygments",
+}
 COMMAND = "import sys, liftpy.__main__ as main; sys.argv = ['liftpy', {arguments}]; main.main()"
 LIST = COMMAND.format(arguments="'-s', 'nats://127.0.0.1:1', '--timeout', '1s', 'stream', 'ls'")
 """A refused connection is enough to see what it imports."""
@@ -31,7 +43,7 @@ def loaded(code):
         ("import liftpy", set(), 90),
         (COMMAND.format(arguments="'--help'"), set(), 260),
         (COMMAND.format(arguments="'--version'"), set(), 290),
-        (LIST, {"nats"}, 370),
+        (LIST, {"nats"}, 356),
     ],
 )
 def test_few_modules_are_imported_for(code, allowed, modules_max):
@@ -69,6 +81,22 @@ def test_a_value_of_the_wrong_type_is_refused(arguments):
     command = get_command(app).commands["publish"]
     with pytest.raises(typer.BadParameter):
         command.make_context("publish", ["orders.new", *arguments])
+
+
+def groups_of(group, *path):
+    """All groups of commands, with their paths."""
+    yield path, group
+    for name in group.commands:
+        if hasattr(group.commands[name], "commands"):
+            yield from groups_of(group.commands[name], *path, name)
+
+
+def test_ls_and_list_mean_the_same_everywhere():
+    for path, group in groups_of(get_command(app)):
+        both = {"ls", "list"} & set(group.commands)
+        assert len(both) in {0, 2}, path
+        assert len({group.commands[name].callback.__wrapped__ for name in both}) <= 1, path
+        assert sum(not group.commands[name].hidden for name in both) == len(both) // 2, path
 
 
 @pytest.mark.parametrize("name", SUMMARIES)

@@ -27,6 +27,7 @@ from liftpy.cli.stream.tables import (
 )
 from liftpy.cli.units import show_count
 from liftpy_client.errors import UsageError
+from liftpy_envelope.stream_config import StreamConfig
 
 if TYPE_CHECKING:
     from liftpy_client.admin.admin import Admin
@@ -110,7 +111,11 @@ def add(
             stream = await lift.create_stream(name, subject=subject, **settings)
         copies = f"partitions: {len(stream.partitions)}, replicas: {stream.config.replicas}"
         lines = [f"stream {name} stores {escape(subject)}; {copies}"]
-        _tell(stream, lines + _settings_lines(settings, {}), as_json=as_json)
+        usual = StreamConfig(name=name, subject=subject).to_plain()
+        chosen = {setting: value for setting, value in settings.items() if value != usual[setting]}
+        for told in ("partitions", "replicas"):
+            chosen.pop(told, None)
+        _tell(stream, lines + _settings_lines(chosen, {}), as_json=as_json)
 
     run(work(), as_json=as_json)
 

@@ -1,4 +1,8 @@
-"""The settings of a stream as options of `liftpy stream add` and `edit`, by the fields of `StreamConfig`."""
+"""The settings of a stream as options of `liftpy stream add` and `edit`, by the fields of `StreamConfig`.
+
+An option has the name of its setting. The unit at the end of a name is left out: a time span says its own. What the
+nats CLI calls otherwise is accepted by that name, too.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hi
 import typer
 
 from liftpy.cli.units import parse_bytes, parse_duration
+from liftpy_client.errors import UsageError
 from liftpy_envelope.stream_config import StreamConfig
 
 if TYPE_CHECKING:
@@ -21,11 +26,11 @@ class _Option(NamedTuple):
 
     Attributes:
         help: for people.
-        flag: where it is not the field's name.
+        nats: what the nats CLI calls it, where that is another name.
     """
 
     help: str
-    flag: str | None = None
+    nats: str | None = None
 
 
 OPTIONS: Final[dict[str, _Option]] = {
@@ -48,22 +53,18 @@ OPTIONS: Final[dict[str, _Option]] = {
     "retention_messages": _Option("Delete the oldest records beyond this, per partition.", "--max-msgs"),
     "message_bytes_max": _Option("Refuse larger messages.", "--max-msg-size"),
     "dedupe_window_s": _Option("Time for which message ids are remembered.", "--dupe-window"),
-    "dedupe_ids_max": _Option("Number of message ids remembered per partition.", "--dupe-ids"),
+    "dedupe_ids_max": _Option("Number of message ids remembered per partition."),
     "segment_bytes": _Option("Size at which a segment is closed."),
-    "segment_age_s": _Option("Age at which a segment is closed.", "--segment-age"),
+    "segment_age_s": _Option("Age at which a segment is closed."),
     "compression": _Option("none, lz4 or zstd."),
-    "keep_replies": _Option("Store reply subjects.", "--keep-replies/--drop-replies"),
+    "keep_replies": _Option("Store reply subjects."),
     "compact": _Option("Keep the last record of every key."),
-    "min_compaction_lag_s": _Option("Do not compact records younger than this.", "--min-compaction-lag"),
-    "delete_retention_s": _Option("Time for which tombstones are kept.", "--delete-retention"),
+    "min_compaction_lag_s": _Option("Do not compact records younger than this."),
+    "delete_retention_s": _Option("Time for which tombstones are kept."),
     "min_dirty_ratio": _Option("Fraction of uncompacted log that starts a compaction, 0 to 1."),
     "tier": _Option("Upload the stream to the cluster's bucket."),
-    "local_retention_age_s": _Option(
-        "Delete older records from disk once they are in the bucket; 0 keeps them.", "--local-max-age"
-    ),
-    "local_retention_bytes": _Option(
-        "Delete the oldest beyond this, per partition, from disk once in the bucket.", "--local-max-bytes"
-    ),
+    "local_retention_age_s": _Option("Delete older records from disk once they are in the bucket; 0 keeps them."),
+    "local_retention_bytes": _Option("Delete the oldest beyond this, per partition, from disk once in the bucket."),
 }
 CREATE_ONLY: Final = ("partitions", "spread", "partition_prefix", "replicas", "observers")
 _SHOWN_DEFAULTS: Final = {"partitions", "spread", "partition_prefix", "replicas"}
@@ -83,19 +84,33 @@ def parsed(given: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: one can not be read.
     """
     settings = {name: value for name, value in given.items() if value is not None}
-    return {name: value if (parse := _parser(name)) is None else parse(value) for name, value in settings.items()}
+    return {name: value if (parse := _parser(name)) is None else _read(name, parse, value)
+            for name, value in settings.items()}  # fmt: skip
+
+
+def _read(name: str, parse: Callable[[str], float], text: str) -> float:
+    try:
+        return parse(text)
+    except UsageError as error:
+        raise UsageError(f"{_flag(name)}: {error}") from None
+
+
+def _flag(name: str) -> str:
+    return "--" + name.removesuffix("_s").replace("_", "-")
 
 
 def _parameter(name: str, kind: Any) -> inspect.Parameter:
     parse = _parser(name)
     metavar = None if parse is None else "SPAN" if parse is parse_duration else "SIZE"
     plain = str if parse else next((each for each in (bool, int, float) if kind in {each, each | None}), str)
-    flag = OPTIONS[name].flag or "--" + name.replace("_", "-")
-    if plain is bool and "/" not in flag:
-        flag = f"{flag}/--no-{flag.removeprefix('--')}"
+    flags = [_flag(name)]
+    if plain is bool:
+        flags = [f"{flags[0]}/--no-{flags[0].removeprefix('--')}"]
+    elif nats := OPTIONS[name].nats:
+        flags.append(nats)
     is_shown = name in _SHOWN_DEFAULTS
     default = StreamConfig.__dataclass_fields__[name].default if is_shown else None
-    option = typer.Option(flag, help=OPTIONS[name].help, metavar=metavar, show_default=is_shown)
+    option = typer.Option(*flags, help=OPTIONS[name].help, metavar=metavar, show_default=is_shown)
     return inspect.Parameter(
         name,
         inspect.Parameter.KEYWORD_ONLY,

@@ -23,6 +23,7 @@ Stream = Annotated[str, typer.Argument(help="Name of the stream, or its uuid.", 
 Name = Annotated[str, typer.Argument(help="Name of the cursor.", show_default=False)]
 
 
+@app.command("ls", hidden=True)
 @app.command("list")
 def list_pins(
     stream: Annotated[

@@ -188,6 +188,12 @@ def test_the_state_has_no_settings(cli):
     assert "config" not in plain
 
 
+def test_an_added_stream_is_told_of_in_few_lines(cli, fake):
+    fake.answers["STREAM.CREATE"] = fake.answers["STREAM.INFO"] | {"warnings": []}
+    told = cli.out("stream", "add", "orders", "--subject", "orders.>", "--retention-age", "7d", "--partitions", "2")
+    assert told == "stream orders stores orders.>; partitions: 2, replicas: 2\n  retention_age_s: 7d\n"
+
+
 def test_mistakes(cli):
     for arguments in ((), ("5", "--last-for", "x")):
         assert "name an offset, or --last-for" in cli.error("stream", "get", "orders", *arguments, code=2)
