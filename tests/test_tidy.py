@@ -17,7 +17,7 @@ SOURCES = [ROOT / name for name in ("liftpy", "envelope", "server", "clients")]
 MODULES = sorted(path for source in SOURCES for path in source.rglob("*.py"))
 FUNCTION_LINES_MAX = 70
 LINE_COLUMNS_MAX = 120
-ENTRY_POINTS = {"liftpy.__main__", "liftpy_server.compaction.worker"}
+ENTRY_POINTS = {"liftpy.__main__", "liftpy_server.canary.child", "liftpy_server.compaction.worker"}
 
 
 def name_of(path: Path) -> str:

@@ -35,6 +35,7 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         durations={},
         tier=None,
         cold=None,
+        canary=None,
         files=kit.files,
         outbox=kit.outbox,
         group_commits=SimpleNamespace(count=7),

@@ -15,6 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from liftpy_server.admin.info import node_info
+from liftpy_server.canary.metrics import canary_metrics
 from liftpy_server.tier.host.status import tier_metrics
 from liftpy_server.tier.reads.metrics import cold_metrics
 
@@ -112,6 +113,8 @@ class _NodeCollector(Collector):
             yield from tier_metrics(self._node.tier.status(0))
         if self._node.cold is not None:
             yield from cold_metrics(self._node.cold.status)
+        if self._node.canary is not None:
+            yield from canary_metrics(self._node.canary)
 
     def _doors(self) -> Iterator[Metric]:
         refusals = self._node.refusals

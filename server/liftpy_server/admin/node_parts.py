@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from liftpy_log.data_dir import DataDir
     from liftpy_log.histogram import Histogram
     from liftpy_log.storage.files import FileCache
+    from liftpy_server.canary.host import CanaryHost
     from liftpy_server.consensus.store import RaftMetadataStore
     from liftpy_server.groups.host.group_host import GroupHost
     from liftpy_server.handover.handover import Handover
@@ -47,6 +48,7 @@ class NodeParts:
         follow_token: admits the other nodes of the cluster.
         tier: the bucket; None without one.
         cold: reads the bucket; None without one.
+        canary: messages that are published and read back; None without one.
         durations: of what the node does, by what it is.
         wait_followed: waits until the node does what the metadata says now.
         was_removed: the cluster goes on without the node of this incarnation.
@@ -71,6 +73,7 @@ class NodeParts:
     handover: Handover
     tier: TierSide | None
     cold: ColdReads | None
+    canary: CanaryHost | None
     durations: Mapping[str, Histogram]
     wait_followed: Callable[[], Awaitable[None]]
     was_removed: Callable[[int], None]

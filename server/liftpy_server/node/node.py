@@ -26,6 +26,7 @@ from liftpy_server.admin.info import cluster_info
 from liftpy_server.admin.neighbours import check_alone
 from liftpy_server.admin.node_parts import NodeParts
 from liftpy_server.admin.service import AdminService
+from liftpy_server.canary.host import CanaryHost
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.groups.host.group_host import GroupHost
 from liftpy_server.handover.handover import Handover
@@ -105,6 +106,7 @@ class Node:
         self._io = ThreadPoolExecutor(max_workers=1, thread_name_prefix="liftpy-io")
         self._reads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="liftpy-read")
         self._load = Load()
+        self._canary = CanaryHost(config, self.clock) if config.canary.stream is not None else None
         self._fetch_s = Histogram()
         self.ended: asyncio.Future[str]
         self.handover: Handover
@@ -183,6 +185,9 @@ class Node:
         self._undo.append(self.pull.stop)
         self._undo.append(self.cluster.leave)
         self._undo.append(self.handover.leave)
+        if self._canary is not None:
+            self._canary.start()
+            self._undo.append(self._canary.stop)
         logger.info("node %s is up, incarnation %d", config.node_id, self.incarnation)
 
     async def _open_tier(self) -> None:
@@ -372,6 +377,7 @@ class Node:
             handover=self.handover,
             tier=self.tier,
             cold=self.cold,
+            canary=self._canary,
             durations=self._durations(),
             wait_followed=self.wait_followed,
             was_removed=self.was_removed,

@@ -15,6 +15,7 @@ from liftpy_envelope.errors import ConfigError, NameInvalidError, SubjectInvalid
 from liftpy_envelope.names import check_name
 from liftpy_envelope.settings import from_text, parse_settings
 from liftpy_envelope.subject import check_pattern
+from liftpy_server.settings.canary import CanaryConfig
 from liftpy_server.settings.cluster import ClusterConfig
 from liftpy_server.settings.groups import GroupsConfig
 from liftpy_server.settings.tier import TierConfig
@@ -200,6 +201,7 @@ class NodeConfig:
         groups: consumer groups.
         cluster: the other nodes.
         tier: the bucket.
+        canary: messages that are published and read back.
     """
 
     node_id: str = "liftpy-1"
@@ -215,6 +217,7 @@ class NodeConfig:
     groups: GroupsConfig = field(default_factory=GroupsConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tier: TierConfig = field(default_factory=TierConfig)
+    canary: CanaryConfig = field(default_factory=CanaryConfig)
 
     def __post_init__(self) -> None:
         try:

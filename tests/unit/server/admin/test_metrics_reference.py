@@ -18,8 +18,10 @@ from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.pull import PartitionKey
 from liftpy_log.histogram import Histogram
 from liftpy_server.admin.metrics import render_metrics
+from liftpy_server.canary.host import CanaryHost
 from liftpy_server.metadata.state import PartitionInfo
 from liftpy_server.settings.config import MetricsConfig
+from liftpy_server.settings.tier import TierConfig
 from liftpy_server.tier.reads.metrics import ColdCounters, ColdStatus
 from support.fake_node import fake_node
 
@@ -49,6 +51,7 @@ def node(kit, tmp_path):
     node.groups.offsets = lambda _: iter([("billing", iter([(PartitionKey(b"x" * 16, 0), committed)]), 2)])
     node.durations = {name: Histogram() for name in DURATIONS}
     node.tier = SimpleNamespace(status=lambda _: TIER)
+    node.canary = CanaryHost(replace(node.config, tier=TierConfig(url="s3://bucket/prefix")), node.clock)
     node.cold = SimpleNamespace(status=ColdStatus(ColdCounters(failures=Counter(x=1)), 0, 0, 0))
     return node
 
