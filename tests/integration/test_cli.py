@@ -71,6 +71,15 @@ def test_looking_into_a_stream(cli, name):
     assert "messages\t7" in cli.out("stream", "state", name)
 
 
+def test_a_bench_measures_and_leaves_nothing(cli):
+    phases = cli.json("bench", "--messages", "300", "--size", "1KiB", "--partitions", "2")
+    assert [phase["messages"] for phase in phases] == [300, 300, 300, 900, 900]
+    assert all(phase["messages_per_s"] > 0 for phase in phases)
+    assert phases[0]["p50_ms"] <= phases[0]["p99_ms"]
+    assert not [name for name in cli.json("stream", "ls", "--names") if name.startswith("bench")]
+    assert "--size: '1GiB' is not between" in cli.error("bench", "--size", "1GiB", code=2)
+
+
 def test_queue_group_is_left_again(cli, name):
     assert cli.json("stream", "add", name, "--subject", name, "--group", "workers")["config"]["group"] == "workers"
     assert cli.json("stream", "edit", name, "--group", "")["config"]["group"] is None
