@@ -184,6 +184,7 @@ class AdminNode:
             files=[],
             outbox=SimpleNamespace(lost_bytes=0),
             group_commits=SimpleNamespace(count=0),
+            events=SimpleNamespace(stored=0, lost=0),
         )
         self.local = LocalHandlers(self.node)
         self.refusals = DoorRefusals()

@@ -39,6 +39,7 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         files=kit.files,
         outbox=kit.outbox,
         group_commits=SimpleNamespace(count=7),
+        events=SimpleNamespace(stored=0, lost=0),
         streams=SimpleNamespace(
             by_uuid={kit.info.uuid: local}, by_key=partitions, partitions=list(partitions.values())
         ),

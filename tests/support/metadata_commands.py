@@ -201,6 +201,12 @@ _args = {
         },
         *(_names, _uuids, st.integers(0, 3), st.sampled_from(["a", "b"]), st.integers(0, 3)),
     ),
+    "expire_node": st.fixed_dictionaries({"node_id": _node_ids, "incarnation": st.integers(1, 2)}),
+    "drain_node": st.fixed_dictionaries({"node_id": _node_ids, "draining": st.booleans()}),
+    "tell_events": st.builds(
+        lambda node_id, kind, name: {"node_id": node_id, "events": [[kind, 5, name, None, {"cause": "x"}]]},
+        *(_node_ids, st.sampled_from(["disk.full", "refusals.begun", "stream.created"]), _names),
+    ),
 }
 _ids = st.integers(0, 30).map(str)
 

@@ -188,6 +188,8 @@ def node_info(node: NodeParts) -> dict[str, Any]:
         "dedupe_bytes": sum(partition.dedupe.size_bytes for partition in partitions),
         "metadata_revision": state.revision,
         "unbound_messages": node.ingest.unbound_messages,
+        "events_stored": node.events.stored,
+        "events_lost": node.events.lost,
         "lost_ack_bytes": node.outbox.lost_bytes,
         "group_commits": node.group_commits.count,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.events import EVENTS_STREAM
 from liftpy_envelope.stream_config import INTERNAL_PREFIX
 from liftpy_server.requests.errors import AdminError
 
@@ -24,6 +25,7 @@ _TUNABLE: Final = {
     "segment_age_s",
     "segment_bytes",
 }
+_TUNABLE_EVENTS: Final = {"retention_age_s", "retention_bytes", "retention_messages"}
 
 
 def check_created(body: dict[str, Any]) -> None:
@@ -55,7 +57,8 @@ def check_changed(request: UpdateRequest) -> None:
     Raises:
         AdminError: that is asked for.
     """
-    fixed = sorted(request.changes.keys() - _TUNABLE)
+    tunable = _TUNABLE | _TUNABLE_EVENTS if request.name == EVENTS_STREAM else _TUNABLE
+    fixed = sorted(request.changes.keys() - tunable)
     if request.name.startswith(INTERNAL_PREFIX) and fixed:
-        text = f"{fixed[0]}: of liftpy's own streams only these can be changed: {', '.join(sorted(_TUNABLE))}"
+        text = f"{fixed[0]}: of liftpy's own streams only these can be changed: {', '.join(sorted(tunable))}"
         raise AdminError(ErrorCode.INVALID_CONFIG, text)

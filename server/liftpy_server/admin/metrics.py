@@ -55,6 +55,8 @@ _NODE_COUNTERS = (
     ("unbound_messages", "messages of subscriptions that had ended"),
     ("lost_ack_bytes", "bytes of acks that could not be sent"),
     ("group_commits", "group commits"),
+    ("events_stored", "events that this node stored, as leader of their stream"),
+    ("events_lost", "events that this node could not store, or tell the others, in time"),
 )
 _STREAM_COUNTERS = (
     "messages",

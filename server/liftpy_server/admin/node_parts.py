@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from liftpy_log.storage.files import FileCache
     from liftpy_server.canary.host import CanaryHost
     from liftpy_server.consensus.store import RaftMetadataStore
+    from liftpy_server.events.node_events import NodeEvents
     from liftpy_server.groups.host.group_host import GroupHost
     from liftpy_server.handover.handover import Handover
     from liftpy_server.ingest.connection import IngestConnection
@@ -71,6 +72,7 @@ class NodeParts:
     outbox: Outbox
     pull: PullServer
     handover: Handover
+    events: NodeEvents
     tier: TierSide | None
     cold: ColdReads | None
     canary: CanaryHost | None

@@ -89,10 +89,17 @@ class MetadataMachine:
 
     Args:
         on_change: called after the state changed.
+        on_applied: called before that for each entry: with the state before it, the one after it, and its time. Not
+            called where the state comes from a snapshot.
     """
 
-    def __init__(self, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[], None],
+        on_applied: Callable[[MetadataState, MetadataState, int], None] = lambda _before, _after, _now_ns: None,
+    ) -> None:
         self._on_change = on_change
+        self._on_applied = on_applied
         self.state = MetadataState()
 
     def apply(self, command: bytes) -> Outcome:
@@ -109,11 +116,13 @@ class MetadataMachine:
         if is_old and decoded.id not in self.state.outcomes:
             return EXPIRED
         try:
-            self.state, outcome = apply_command(self.state, decoded)
+            before = self.state
+            self.state, outcome = apply_command(before, decoded)
         except MemoryError:
             raise  # says nothing about the command, and may not happen on the other nodes
         except Exception as error:  # noqa: BLE001 - it would happen on every node, and again after every restart
             return Outcome(error=ErrorCode.INTERNAL, message=f"{decoded.op} can not be applied: {error!r}")
+        self._on_applied(before, self.state, decoded.now_ns)
         self._on_change()
         return outcome
 

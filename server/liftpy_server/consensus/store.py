@@ -57,6 +57,7 @@ class RaftMetadataStore:
         clock: stamps the commands.
         on_fatal: called on the tick thread when the voter can not go on; the default ends the process with code 70.
         make_transport: opens the port.
+        on_applied: see `MetadataMachine`; called on the tick thread, must not raise, and must be quick.
     """
 
     def __init__(
@@ -66,12 +67,13 @@ class RaftMetadataStore:
         *,
         on_fatal: Callable[[BaseException], None] = exit_process,
         make_transport: Callable[[RaftSettings], RaftTransport] = RaftTransport,
+        on_applied: Callable[[MetadataState, MetadataState, int], None] = lambda _before, _after, _now_ns: None,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._on_fatal = on_fatal
         self._make_transport = make_transport
-        self._machine = MetadataMachine(self._state_changed)
+        self._machine = MetadataMachine(self._state_changed, on_applied)
         self._changed = asyncio.Event()
         self._is_change_told = False
         self._queued_barrier: asyncio.Task[None] | None = None

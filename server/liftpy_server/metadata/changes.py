@@ -14,6 +14,7 @@ from liftpy_envelope.errors import ErrorCode, LiftError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from liftpy_envelope.events import Event
     from liftpy_server.metadata.outcomes import Outcome
     from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
 
@@ -105,6 +106,11 @@ class Draft:
         nodes = {node_id: info for node_id, info in self.nodes.items() if node_id != node.node_id}
         floor = max(self.incarnation_floor, node.incarnation)
         self._current = replace(self._current, nodes=nodes, level=level, incarnation_floor=floor)
+
+    def tell(self, events: tuple[Event, ...]) -> None:
+        """A node tells of these events."""
+        earlier = () if self._current.told is self._before.told else self._current.told
+        self._current = replace(self._current, told=earlier + events)
 
     def outcome(self, command_id: str) -> Outcome | None:
         """The outcome of a command that was applied before."""

@@ -26,6 +26,7 @@ import msgpack
 from liftpy_envelope.errors import ConfigError, ErrorCode, LiftError
 from liftpy_envelope.unpacking import Bounds, unpack
 from liftpy_server.metadata.changes import Draft, RefusedError
+from liftpy_server.metadata.event_commands import EVENT_OPERATIONS
 from liftpy_server.metadata.gap_commands import GAP_OPERATIONS
 from liftpy_server.metadata.node_commands import NODE_OPERATIONS
 from liftpy_server.metadata.outcomes import Outcome
@@ -54,6 +55,7 @@ _OPERATIONS: Final[dict[str, Callable[..., Any]]] = {
     **REASSIGNMENT_OPERATIONS,
     **RESTORE_OPERATIONS,
     **GAP_OPERATIONS,
+    **EVENT_OPERATIONS,
 }
 _LEVELS: Final[dict[str, int]] = dict.fromkeys((*_OPERATIONS, BATCH), 1)
 """The level of each op. One that gains an argument or another meaning becomes a new op of the next level."""

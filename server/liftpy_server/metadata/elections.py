@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from liftpy_envelope.events import EVENTS_STREAM
 from liftpy_envelope.stream_config import SyncMode
 
 if TYPE_CHECKING:
@@ -53,10 +54,11 @@ __all__ = [
 
 
 def leaderships(streams: Mapping[str, StreamInfo]) -> Counter[str]:
-    """How many partitions each node leads."""
+    """How many partitions each node leads. That of the events has next to no load."""
     return Counter(
         partition.leader
         for stream in streams.values()
+        if stream.name != EVENTS_STREAM
         for partition in stream.partitions
         if partition.leader is not None
     )

@@ -11,6 +11,8 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from liftpy_envelope.events import EVENTS_STREAM
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -31,7 +33,12 @@ class _Loads:
             self.count(stream, 1)
 
     def count(self, stream: StreamInfo, times: int) -> None:
-        """Count a stream; -1 times is to count it no longer."""
+        """Count a stream; -1 times is to count it no longer.
+
+        That of the events has next to no load, and comes at a time that nobody chose: it moves no other stream.
+        """
+        if stream.name == EVENTS_STREAM:
+            return
         for partition in stream.partitions:
             replicas = _replicas_afterwards(partition)
             for node_id in replicas:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.gaps.gap import Gap
 from liftpy_server.metadata.outcomes import OutcomeTable
+
+if TYPE_CHECKING:
+    from liftpy_envelope.events import Event
 
 __all__ = ["LEVEL", "LogReport", "MetadataState", "NodeInfo", "PartitionInfo", "StreamInfo"]
 
@@ -278,6 +281,8 @@ class MetadataState:
             that understand less are not registered any more.
         incarnation_floor: the highest incarnation of any node that was removed; a node that comes back under its old
             name gets a higher one, so that nothing its earlier processes sent is taken for its own.
+        told: events that nodes told of themselves by the last entry that told any. They are for whoever sees that
+            entry applied, and in no snapshot.
     """
 
     revision: int = 0
@@ -287,6 +292,7 @@ class MetadataState:
     outcomes: OutcomeTable = field(default_factory=OutcomeTable)
     level: int = 1
     incarnation_floor: int = 0
+    told: tuple[Event, ...] = field(default=(), compare=False)
 
     def to_plain(self) -> dict[str, Any]:
         """For a snapshot."""

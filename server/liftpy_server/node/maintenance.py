@@ -169,6 +169,8 @@ class Maintenance:
         self._tasks: list[asyncio.Task[None]] = []
         self._short_windows: set[PartitionKey] = set()
         self.storage_full = False
+        self.free_bytes = 0
+        self.reserve_bytes = 0
         self._is_clock_off = False
         self._checkpoints = 0
 
@@ -309,6 +311,7 @@ class Maintenance:
         """Refuse messages while the disk has no room to spare, and take them again when it has."""
         free, total = _space(self._data_dir.root)
         reserve = min(self._config.disk_reserve_bytes, total // 10)
+        self.free_bytes, self.reserve_bytes = free, reserve
         if self._tier is not None:
             self._tier.note_disk(free, reserve)
         full = free < reserve if not self.storage_full else free < reserve + reserve // 10

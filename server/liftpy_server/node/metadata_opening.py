@@ -20,10 +20,12 @@ from liftpy_server.metadata.errors import JournalError, MetadataUnavailableError
 from liftpy_server.node.joining import JoinError, ask_to_join
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from liftpy_log.clock import Clock
     from liftpy_log.data_dir import DataDir
+    from liftpy_server.metadata.state import MetadataState
     from liftpy_server.settings.cluster import ClusterConfig
     from liftpy_server.settings.config import NodeConfig
 
@@ -41,7 +43,11 @@ _ADVICE: Final = (
 
 
 async def open_metadata(
-    config: NodeConfig, data_dir: DataDir, clock: Clock, refusals: DoorRefusals | None = None
+    config: NodeConfig,
+    data_dir: DataDir,
+    clock: Clock,
+    refusals: DoorRefusals | None = None,
+    on_applied: Callable[[MetadataState, MetadataState, int], None] = lambda _before, _after, _now_ns: None,
 ) -> RaftMetadataStore:
     """Open the metadata of a node, and take part in its cluster.
 
@@ -53,6 +59,7 @@ async def open_metadata(
         data_dir: opened.
         clock: stamps the commands.
         refusals: counts strangers.
+        on_applied: see `RaftMetadataStore`.
 
     Raises:
         LiftError: it can not be opened, and why.
@@ -65,7 +72,12 @@ async def open_metadata(
         await asyncio.to_thread(_prepare, data_dir.root, folder)
         refusals = refusals or DoorRefusals()
         settings = await _settings(config, folder, own, refusals)
-        store = RaftMetadataStore(settings, clock, make_transport=lambda given: RaftTransport(given, refusals))
+        store = RaftMetadataStore(
+            settings,
+            clock,
+            make_transport=lambda given: RaftTransport(given, refusals),
+            on_applied=on_applied,
+        )
         await store.start()
     except OSError as error:
         raise DataDirError(f"data directory {data_dir.root} can not be used: {error}") from error

@@ -27,6 +27,7 @@ from liftpy_server.admin.neighbours import check_alone
 from liftpy_server.admin.node_parts import NodeParts
 from liftpy_server.admin.service import AdminService
 from liftpy_server.canary.host import CanaryHost
+from liftpy_server.events.node_events import NodeEvents
 from liftpy_server.gaps.recorder import GapRecorder
 from liftpy_server.groups.host.group_host import GroupHost
 from liftpy_server.handover.handover import Handover
@@ -89,6 +90,7 @@ class Node:
 
     Attributes:
         refusals: what its doors refuse.
+        events: what happens to the cluster, and to this node.
         tier: the bucket; None without one.
         cold: reads it; None without one.
     """
@@ -98,6 +100,7 @@ class Node:
         self.clock = clock or SystemClock()
         self.started_ns = self.clock.now_ns()
         self.refusals = DoorRefusals()
+        self.events = NodeEvents(config.events, config.node_id, self.clock)
         self.pull_token = secrets.token_urlsafe(24)
         self.follow_token = secrets.token_urlsafe(24)
         self._disk = disk or OsDisk(SPARE_DESCRIPTORS)
@@ -154,7 +157,7 @@ class Node:
                 raise
             if restored:
                 logger.info("%d bytes were restored from the write-ahead log", restored)
-        self.metadata = await open_metadata(config, data_dir, self.clock, self.refusals)
+        self.metadata = await open_metadata(config, data_dir, self.clock, self.refusals, self.events.applied)
         self._undo.append(self.metadata.stop)
         self._open_files = raise_open_files_limit()
         self.pull = PullServer(
@@ -175,6 +178,8 @@ class Node:
         await self._open_doors()
         self.groups.start()
         self._undo.append(self.groups.stop)
+        self.events.start(self.streams, self.metadata, self.files, self._reads, self.maintenance, self.tier)
+        self._undo.append(self.events.stop)
         self.cluster.host.hand_over = self.handover.want
         self.cluster.start()
         self._follower = MetadataFollower(self.metadata, self._follow)
@@ -343,7 +348,7 @@ class Node:
                 fetch_s=self._fetch_s,
             )
         )
-        if self.incarnation == 1 and not self.metadata.state.streams:
+        if self.incarnation == 1 and all(each.config.is_internal for each in self.metadata.state.streams.values()):
             await check_alone(self.config.nats, self.config.node_id, self.metadata.cluster_id)
         self._loop_watch = LoopWatch(self._loop)
         self._loop_watch.start()
@@ -375,6 +380,7 @@ class Node:
             outbox=self.outbox,
             pull=self.pull,
             handover=self.handover,
+            events=self.events,
             tier=self.tier,
             cold=self.cold,
             canary=self._canary,
@@ -440,6 +446,7 @@ class Node:
         await self.cluster.follow(state)
         await self.streams.follow(state)
         self.groups.follow(state)
+        self.events.followed()
         if self.tier is not None:
             self.tier.followed()
         self.maintenance.check_disk()

@@ -17,6 +17,7 @@ from liftpy_envelope.settings import from_text, parse_settings
 from liftpy_envelope.subject import check_pattern
 from liftpy_server.settings.canary import CanaryConfig
 from liftpy_server.settings.cluster import ClusterConfig
+from liftpy_server.settings.events import EventsConfig
 from liftpy_server.settings.groups import GroupsConfig
 from liftpy_server.settings.tier import TierConfig
 
@@ -199,6 +200,7 @@ class NodeConfig:
         metrics: how much these tell.
         storage: how the node treats its disk.
         groups: consumer groups.
+        events: what happens to the cluster.
         cluster: the other nodes.
         tier: the bucket.
         canary: messages that are published and read back.
@@ -215,6 +217,7 @@ class NodeConfig:
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
     groups: GroupsConfig = field(default_factory=GroupsConfig)
+    events: EventsConfig = field(default_factory=EventsConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     tier: TierConfig = field(default_factory=TierConfig)
     canary: CanaryConfig = field(default_factory=CanaryConfig)

@@ -1,0 +1,1 @@
+"""Events: what happens to the cluster, stored in the stream `__activity`."""
