@@ -17,12 +17,13 @@ import pyarrow as pa
 
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_client.errors import PublishTimeoutError
-from liftpy_spark.sink.commit import commit
+from liftpy_spark.sink.commit import StagedRows, commit
+from liftpy_spark.sink.contents import RowTally
 from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.directory import DirectoryPlace
 from liftpy_spark.sink.place import STAGING, BucketPlace
 from liftpy_spark.sink.rows import Layout, flushes
-from liftpy_spark.sink.staging import place_of, stage
+from liftpy_spark.sink.staging import exists, place_of, stage
 from liftpy_spark.sink.target import ChunkRange, ChunkScan
 from support.fault_store import Crash, FaultStore
 
@@ -78,6 +79,7 @@ class SinkWorld:
         self.looks = 0
         self.publications = 0
         self.doubt = ""
+        self.strict = True
         self._nonces = count()
 
     def clock(self) -> float:
@@ -108,10 +110,12 @@ class SinkWorld:
         batch = batch or batch_of()
         return await self.commit(batch, self.stage(batch, rows, tasks), self.store(), Target(self))
 
-    async def commit(self, batch: SinkBatch, sections: Sequence[Section], store: FaultStore, target: Target):
+    async def commit(self, batch: SinkBatch, staged: StagedRows, store: FaultStore, target: Target):
         """Commit what was staged, as a driver that is told apart from others."""
         place = BucketPlace(store) if self.directory is None else _SteppedDirectory(self, str(self.directory))
-        return await commit(batch, sections, store, place, target, f"d{next(self._nonces)}", self.clock)
+        return await commit(
+            batch, staged, store, place, target, f"d{next(self._nonces)}", self.clock, strict=self.strict
+        )
 
     def place(self) -> StagingPlace:
         """Where rows are staged, behind the back of what counts effects."""
@@ -121,17 +125,26 @@ class SinkWorld:
         """The keys of what is staged."""
         return [entry.key for entry in self.place().entries(STAGING)]
 
-    def stage(self, batch: SinkBatch, rows: Sequence[tuple[bytes | None, bytes]], tasks: int) -> list[Section]:
+    def stage(self, batch: SinkBatch, rows: Sequence[tuple[bytes | None, bytes]], tasks: int) -> StagedRows:
         """Stage keys and values as so many tasks do."""
         sections: list[Section] = []
+        tally = RowTally(self.layout.subject)
         for task, share in ((task, rows[task::tasks]) for task in range(tasks)):
             keys, values = (pa.array([row[column] for row in share], pa.binary()) for column in (0, 1))
             table = pa.record_batch({"key": keys, "value": values})
-            for chunks in flushes([table], self.layout, 1 << 20, task):
+            for chunks in flushes([table], self.layout, 1 << 20, task, tally):
                 nonce = f"{next(self._nonces):032x}"
                 key = f"{batch.staging_prefix}{task:05d}-{nonce}.arrows"
                 sections += stage(self.place(), key, chunks, nonce)
-        return sections
+        return StagedRows(tuple(sections), tally.total)
+
+    def memory_has(self, key: str) -> bool:
+        return exists(self.memory, key)
+
+    def cut(self, partition: int, keep: int) -> None:
+        """A restore: of a partition only the first chunks are there, and nobody knows ids."""
+        del self.logs[partition][keep:]
+        self.known.clear()
 
     def arrive(self) -> None:
         """All that is late arrives."""
@@ -187,6 +200,7 @@ class Target:
     def __init__(self, world: SinkWorld) -> None:
         self.world = world
         self.look_age_max_s = WINDOW_S * 0.4
+        self.settle_s = 0.0
 
     async def ends(self):
         return [sum(len(values) for _, _, values in log) for log in self.world.logs]
@@ -201,11 +215,11 @@ class Target:
         self.world.done(number)
         return place
 
-    async def look(self, partition, start, producer_id):
+    async def look(self, partition, start, producer_id, stop=None):
         self.world.looks += 1
         at, found = 0, set()
         for producer, sequence, values in self.world.logs[partition]:
-            if at >= start and producer == producer_id:
+            if start <= at and (stop is None or at < stop) and producer == producer_id:
                 found.add(sequence)
             at += len(values)
         return ChunkScan(at, frozenset(found), self.world.doubt)

@@ -45,5 +45,6 @@ SINK_OPTIONS: Final = (
     "txnVersion",
     "stagingBytes",
     "stagingDirectory",
+    "failOnMismatch",
 )
 """Of writing."""

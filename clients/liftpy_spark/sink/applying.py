@@ -10,8 +10,7 @@ has done its work.
 from __future__ import annotations
 
 import asyncio
-import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_spark.sink.errors import CommitUnclearError
 from liftpy_spark.sink.staging import load_section
@@ -24,10 +23,22 @@ if TYPE_CHECKING:
     from liftpy_spark.sink.rows import RowChunk
     from liftpy_spark.sink.target import Target
 
-__all__ = ["apply"]
+__all__ = ["Applied", "apply"]
 
 _PARTITIONS_AT_ONCE: Final = 8
 _CHUNKS_IN_FLIGHT: Final = 8  # of one partition
+
+
+class Applied(NamedTuple):
+    """What was done.
+
+    Attributes:
+        published: how many chunks were published now.
+        ends: by partition, an offset before which all of the batch is.
+    """
+
+    published: int
+    ends: dict[int, int]
 
 
 async def apply(
@@ -36,9 +47,9 @@ async def apply(
     target: Target,
     *,
     since_s: float | None,
-    clock: Callable[[], float] = time.monotonic,
-) -> int:
-    """Publish what is missing of a batch; returns how many chunks that were.
+    clock: Callable[[], float],
+) -> Applied:
+    """Publish what is missing of a batch.
 
     Args:
         decision: what the batch is made of.
@@ -55,17 +66,19 @@ async def apply(
     """
     room = asyncio.Semaphore(_PARTITIONS_AT_ONCE)
 
-    async def apply_share(partition: int) -> int:
+    async def apply_share(partition: int) -> _Share:
         async with room:
             share = _Share(decision, partition, place, target, clock)
-            return await share.apply(since_s)
+            await share.apply(since_s)
+            return share
 
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(apply_share(partition)) for partition in decision.partitions()]
     except BaseExceptionGroup as errors:
         raise _first(errors) from None
-    return sum(task.result() for task in tasks)
+    shares = [task.result() for task in tasks]
+    return Applied(sum(share.published for share in shares), {share.partition: share.reached for share in shares})
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -77,13 +90,21 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 class _Share:
-    """What one partition gets of a batch."""
+    """What one partition gets of a batch.
+
+    Attributes:
+        partition: which.
+        published: how many chunks were published.
+        reached: an offset before which all is that was found or published.
+    """
 
     def __init__(
         self, decision: Decision, partition: int, place: StagingPlace, target: Target, clock: Callable[[], float]
     ) -> None:
         self._decision = decision
-        self._partition = partition
+        self.partition = partition
+        self.published = 0
+        self.reached = decision.ends[partition]
         self._place = place
         self._target = target
         self._clock = clock
@@ -93,9 +114,8 @@ class _Share:
         self._there: set[int] = set()
         self._doubt = ""
         self._looking = asyncio.Lock()
-        self._published = 0
 
-    async def apply(self, since_s: float | None) -> int:
+    async def apply(self, since_s: float | None) -> None:
         self._looked_s = since_s
         in_flight: set[asyncio.Task[None]] = set()
         try:
@@ -112,16 +132,17 @@ class _Share:
             for task in in_flight:
                 task.cancel()
             await asyncio.gather(*in_flight, return_exceptions=True)
-        return self._published
 
     async def _look_again(self) -> None:
         """Look at the log, when the last look is too old; whoever comes meanwhile waits for it."""
         async with self._looking:
             while self._looked_s is None or self._clock() - self._looked_s > self._target.look_age_max_s:
                 began_s = self._clock()
-                look = await self._target.look(self._partition, self._end, self._producer_id)
+                look = await self._target.look(self.partition, self._end, self._producer_id)
                 self._end, self._looked_s = look.end, began_s
                 self._there |= look.sequences
+                if look.sequences:
+                    self.reached = max(self.reached, look.end)
                 self._doubt = self._doubt or look.doubt
 
     def _check_clear(self, number: int) -> None:
@@ -129,7 +150,7 @@ class _Share:
         if self._doubt:
             batch = self._decision.batch
             raise CommitUnclearError(
-                f"{batch}: it was interrupted, and whether chunk {number} of partition {self._partition} is in the "
+                f"{batch}: it was interrupted, and whether chunk {number} of partition {self.partition} is in the "
                 f"stream can not be told any more: {self._doubt}. Publishing it might double its records, so nothing "
                 f"more is published. To go on, compare the stream with the source, create the object "
                 f"{batch.done_key} in the bucket to have the batch count as written, or begin with a new checkpoint"
@@ -141,14 +162,15 @@ class _Share:
             return
         self._check_clear(number)
         place = await self._target.publish(chunk, self._producer_id, number)
-        self._published += 1
+        self.published += 1
         self._there.add(number)
+        self.reached = max(self.reached, place.end)
         if place.start == self._end:
             self._end = place.end  # nobody else wrote in between: there is nothing to look at
 
     async def _chunks(self) -> AsyncIterator[tuple[int, RowChunk]]:
         """The chunks with their numbers, while the next section is on its way."""
-        share = [each for each in self._decision.share(self._partition) if self._is_wanted(each)]
+        share = [each for each in self._decision.share(self.partition) if self._is_wanted(each)]
         loading = None if not share else asyncio.create_task(self._load(share[0]))
         try:
             for place, numbered in enumerate(share):

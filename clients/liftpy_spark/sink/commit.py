@@ -2,20 +2,24 @@
 
 Each step may be the last one of a driver, and any number of others may take the same steps later, or at the same time.
 The first to create the decision has decided; the rest is the same for all of them.
+
+What was decided is finished by whoever comes. Whether it is also what the query hands over this time is another
+question: where it is not, rows would be left out, and that is an error.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_bucket.errors import StoreError, TakenError
 from liftpy_bucket.store.conditional import create_once
+from liftpy_client.elapsed import ElapsedClock
+from liftpy_spark.sink.accounts import Mark, mark_of, settled_below
 from liftpy_spark.sink.applying import apply
 from liftpy_spark.sink.decision import Decision
-from liftpy_spark.sink.errors import SinkModeError, StagingDamagedError, StagingDirectoryError
+from liftpy_spark.sink.errors import BatchMismatchError, SinkModeError, StagingDamagedError, StagingDirectoryError
 from liftpy_spark.sink.staging import exists, place_of, remove_staged
 
 if TYPE_CHECKING:
@@ -27,11 +31,29 @@ if TYPE_CHECKING:
     from liftpy_spark.sink.section import Section
     from liftpy_spark.sink.target import Target
 
-__all__ = ["BatchCommit", "commit", "forget"]
+__all__ = ["BatchCommit", "StagedRows", "commit"]
 
 logger = logging.getLogger(__name__)
 
-_DONE: Final = b"all of this batch is in the stream\n"
+_PAUSE_S: Final = 0.5
+_OPTION: Final = "failOnMismatch"
+
+
+class StagedRows(NamedTuple):
+    """What the tasks of an execution staged.
+
+    Attributes:
+        sections: in order.
+        contents: what the rows come to, see `RowTally`.
+    """
+
+    sections: tuple[Section, ...]
+    contents: int
+
+    @property
+    def rows(self) -> int:
+        """How many."""
+        return sum(section.rows for section in self.sections)
 
 
 class BatchCommit(NamedTuple):
@@ -48,33 +70,36 @@ class BatchCommit(NamedTuple):
 
 async def commit(
     batch: SinkBatch,
-    sections: Sequence[Section],
+    staged: StagedRows,
     store: ObjectStore,
     place: StagingPlace,
     target: Target,
     nonce: str,
-    clock: Callable[[], float] = time.monotonic,
+    clock: Callable[[], float] | None = None,
+    *,
+    strict: bool = True,
 ) -> BatchCommit:
     """Have all records of a batch in the stream once, whatever was done for it before.
 
     Args:
         batch: which.
-        sections: what the tasks of this execution staged, in order.
+        staged: by the tasks of this execution.
         store: of the bucket, which has the decision.
         place: where this execution staged; what an earlier one decided may be in another place.
         target: the stream.
         nonce: of this execution.
-        clock: seconds.
+        clock: seconds; by default it also counts those in which the machine sleeps.
+        strict: whether it is an error that the batch, or the stream, is not as it was noted down before.
 
     Raises:
+        BatchMismatchError: it is so; what was decided is in the stream, as far as anybody can do that.
         CommitUnclearError: what is in the stream can not be told any more.
         StagingDamagedError: what was staged for the batch is gone or damaged.
         StagingDirectoryError: what was staged now is not seen from here; nothing is decided.
         LiftError: something does not work now; executing the batch again goes on from there.
     """
-    if not sections:
-        return BatchCommit(0, 0)  # nothing to decide, and an execution that has rows may still decide
-    return await _Execution(batch, store, place, target, nonce, clock).commit(tuple(sections))
+    execution = _Execution(batch, store, place, target, nonce, clock or ElapsedClock(), strict=strict)
+    return await execution.commit(staged)
 
 
 class _Execution:
@@ -88,6 +113,8 @@ class _Execution:
         target: Target,
         nonce: str,
         clock: Callable[[], float],
+        *,
+        strict: bool,
     ) -> None:
         self._batch = batch
         self._store = store
@@ -95,43 +122,149 @@ class _Execution:
         self._target = target
         self._nonce = nonce
         self._clock = clock
+        self._strict = strict
 
-    async def commit(self, sections: tuple[Section, ...]) -> BatchCommit:
+    async def commit(self, staged: StagedRows) -> BatchCommit:
+        if not staged.sections:
+            # There is nothing to decide. Another execution may have had rows, and been interrupted.
+            if not await self._exists(self._batch.decision_key):
+                return BatchCommit(0, 0)
+            return await self._resume(staged, await self._target.ends())
         since_s = self._clock()
-        ends = tuple(await self._target.ends())
+        ends, below, before = await asyncio.gather(
+            self._target.ends(), self._in_thread(settled_below), self._mark_before()
+        )
+        ends = await self._ends_behind(before, ends)
         try:
-            await asyncio.to_thread(self._place.check, sections)
+            await asyncio.to_thread(self._place.check, staged.sections)
         except StagingDirectoryError:
             # Whoever finishes a batch clears up after it, also what was staged for it here.
             if not await self._exists(self._batch.decision_key):
                 raise
-            return await self._resume(len(ends))
-        decision = Decision(batch=self._batch, ends=ends, sections=sections, directory=self._place.directory)
+            return await self._resume(staged, ends)
+        if self._batch.number < below:
+            return await self._commit_old(staged, ends)
+        decision = Decision(
+            batch=self._batch,
+            ends=tuple(ends),
+            sections=staged.sections,
+            contents=staged.contents,
+            directory=self._place.directory,
+        )
         try:
             await self._create(self._batch.decision_key, decision.encode())
         except TakenError:
-            return await self._resume(len(ends))
+            return await self._resume(staged, ends)
+        is_late = self._clock() - since_s > self._target.look_age_max_s
+        if is_late and self._batch.number < await self._in_thread(settled_below):
+            # Another one has written the batch, and forgotten it, before this decision was made.
+            await asyncio.to_thread(self._store.delete, [self._batch.decision_key])
+            return await self._commit_old(staged, ends)
         return await self._finish(decision, self._place, since_s)
 
-    async def _resume(self, partition_count: int) -> BatchCommit:
+    async def _mark_before(self) -> Mark | None:
+        if not self._batch.number:
+            return None
+        return await asyncio.to_thread(mark_of, self._store, self._batch.previous)
+
+    async def _ends_behind(self, before: Mark | None, ends: Sequence[int]) -> Sequence[int]:
+        """The ends, which are not before those of the batch before, unless records are gone."""
+        waited_s = 0.0
+        while lost := _lost(before, ends):
+            if waited_s < self._target.settle_s:
+                await asyncio.sleep(_PAUSE_S)  # a new leader has yet to learn what is committed
+                waited_s += _PAUSE_S
+                ends = await self._target.ends()
+                continue
+            batch = self._batch
+            self._mismatch(
+                f"{batch}: batch {batch.number - 1} was written up to {lost}: records of it are gone. Was the cluster "
+                "restored to an earlier state, or the log recovered without its end? Nothing of this batch is written. "
+                "To write again what is gone, delete the objects of the batches that lost records, and of all later "
+                f"ones, below {batch.commits_prefix} in the bucket, and start from a checkpoint of before them; what "
+                "is left of them is doubled then"
+            )
+            break
+        return ends
+
+    async def _commit_old(self, staged: StagedRows, ends: Sequence[int]) -> BatchCommit:
+        """A batch that is too old for a decision to be kept: it counts as written."""
+        batch = self._batch
+        if await self._exists(batch.decision_key):
+            return await self._resume(staged, ends)
+        await self._clear(self._place)
+        self._mismatch(
+            f"{batch} is so old that no account of it is kept, and counts as written; its {staged.rows} rows are not "
+            "written. A checkpoint that was rolled back or copied, or an old txnVersion, does that: begin with a new "
+            "checkpoint, or with another txnAppId"
+        )
+        return BatchCommit(0, 0)
+
+    async def _resume(self, staged: StagedRows, ends: Sequence[int]) -> BatchCommit:
         """Go on with what an earlier execution decided."""
         batch = self._batch
         stored = await asyncio.to_thread(self._store.get, batch.decision_key)
         decision = Decision.decode(batch, stored.body)
-        if len(decision.ends) != partition_count:
-            raise SinkModeError(f"{batch}: it was decided for {len(decision.ends)} partitions, not {partition_count}")
+        if len(decision.ends) != len(ends):
+            raise SinkModeError(f"{batch}: it was decided for {len(decision.ends)} partitions, not {len(ends)}")
         is_here = decision.directory == self._place.directory
         place = self._place if is_here else place_of(self._store, decision.directory)
-        if await self._exists(batch.done_key):
+        mark = await self._in_thread(mark_of)
+        if mark is None:
+            logger.info("%s was interrupted before; looking what of it is in the stream", batch)
+            done = await self._finish(decision, place, None)
+        else:
             await self._clear(place)
-            return BatchCommit(decision.rows, 0)
-        logger.info("%s was interrupted before; looking what of it is in the stream", batch)
-        return await self._finish(decision, place, None)
+            done = BatchCommit(decision.rows, 0)
+        self._check_same(decision, staged)
+        if mark is not None:
+            await self._check_there(decision, mark, ends)
+        return done
+
+    def _check_same(self, decision: Decision, staged: StagedRows) -> None:
+        """See that no rows are left out because others were decided."""
+        batch = self._batch
+        if not staged.sections:
+            logger.warning("%s was written with %d rows; this time it has none", batch, decision.rows)
+            return
+        if decision.rows == staged.rows and decision.contents in {None, staged.contents}:
+            return
+        self._mismatch(
+            f"{batch} is in the stream with {decision.rows} rows, and other ones were to be written for it now, "
+            f"{staged.rows} rows, which are not written. Was the checkpoint rolled back or copied, or txnVersion used "
+            "twice? Then begin with a new checkpoint, from the first records that are not written yet, or with another "
+            "txnAppId. Is the query not deterministic (rand(), uuid(), sums of floating-point numbers)? Then nothing "
+            "is missing"
+        )
+
+    async def _check_there(self, decision: Decision, mark: Mark, ends: Sequence[int]) -> None:
+        """See that the records of a batch that is marked are still those that were written."""
+        batch = self._batch
+        lost = _lost(mark, ends)
+        for partition in decision.partitions():
+            if lost or partition not in mark.ends:
+                continue
+            start, stop = decision.ends[partition], mark.ends[partition]
+            look = await self._target.look(partition, start, batch.producer_id(partition), stop)
+            chunks = sum(numbered.section.chunks for numbered in decision.share(partition))
+            if not look.doubt and not look.sequences.issuperset(range(chunks)):
+                lost = f"offset {stop} of partition {partition}, where other records are now"
+        if lost:
+            self._mismatch(
+                f"{batch} was written up to {lost}: records of it are gone. Was the cluster restored to an earlier "
+                f"state? To write them again, delete {batch.decision_key} and {batch.done_key} in the bucket, and "
+                "those of later batches, and execute them again; what is left of them is doubled then"
+            )
+
+    def _mismatch(self, text: str) -> None:
+        if self._strict:
+            raise BatchMismatchError(f"{text}. To go on as if all were well, set the option {_OPTION} to false")
+        logger.warning("%s; going on, since %s is false", text, _OPTION)
 
     async def _finish(self, decision: Decision, place: StagingPlace, since_s: float | None) -> BatchCommit:
         batch = self._batch
         try:
-            published = await apply(decision, place, self._target, since_s=since_s, clock=self._clock)
+            applied = await apply(decision, place, self._target, since_s=since_s, clock=self._clock)
         except StagingDamagedError as error:
             # Whoever finishes a batch clears up after it, also while somebody else is still at it.
             if await self._exists(batch.done_key):
@@ -144,11 +277,11 @@ class _Execution:
                 "a new checkpoint"
             ) from None
         try:
-            await self._create(batch.done_key, _DONE)
+            await self._create(batch.done_key, Mark(applied.ends).encode())
         except TakenError:
             logger.info("%s was finished by another execution, too", batch)
         await self._clear(place)
-        return BatchCommit(decision.rows, published)
+        return BatchCommit(decision.rows, applied.published)
 
     async def _clear(self, decided: StagingPlace) -> None:
         """Delete what was staged, here too where something else was decided.
@@ -161,6 +294,9 @@ class _Execution:
             except StoreError as error:
                 logger.warning("%s is written, but what was staged for it stays for now: %s", self._batch, error)
 
+    async def _in_thread(self, ask: Callable[[ObjectStore, SinkBatch], Any]) -> Any:
+        return await asyncio.to_thread(ask, self._store, self._batch)
+
     async def _exists(self, key: str) -> bool:
         return await asyncio.to_thread(exists, self._store, key)
 
@@ -168,14 +304,9 @@ class _Execution:
         await asyncio.to_thread(create_once, self._store, key, body, self._nonce)
 
 
-async def forget(batch: SinkBatch, keep: int, store: ObjectStore) -> None:
-    """Delete the decision of the batch `keep` before this one, which is never executed again.
-
-    Raises:
-        StoreError: the store does not do it.
-    """
-    old = batch.number - keep
-    if old >= 0:
-        # The mark goes last: a decision without it would be one that was interrupted.
-        await asyncio.to_thread(store.delete, [batch.commit_key(old, "json")])
-        await asyncio.to_thread(store.delete, [batch.commit_key(old, "done")])
+def _lost(mark: Mark | None, ends: Sequence[int]) -> str:
+    """In which partition a batch was written behind what is now the end, in words; "" for none."""
+    for partition, end in () if mark is None else sorted(mark.ends.items()):
+        if partition < len(ends) and ends[partition] < end:
+            return f"offset {end} of partition {partition}, which ends at {ends[partition]} now"
+    return ""

@@ -4,6 +4,8 @@
     spark/commits/<stream uuid>/<application>/<batch:020d>.done   all of it is in the stream
     spark/staging/<stream uuid>/<application>/<batch:020d>/...    what tasks staged for it
 
+`liftpy_spark.sink.accounts` has the rest of what is below `spark/commits/`.
+
 What tasks staged may be in a directory instead (`liftpy_spark.sink.directory`), which the decision names then: it is
 published from there, whatever the options of a later execution say. Such a decision has version 3, so that a liftpy
 that would look for it in the bucket refuses it.
@@ -15,7 +17,8 @@ partition in the order of the sections, so what a producer's sequence means foll
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -27,7 +30,9 @@ from liftpy_spark.sink.section import Section
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["Decision", "Numbered", "SinkBatch"]
+__all__ = ["SINGLE", "Decision", "Numbered", "SinkBatch"]
+
+SINGLE: Final = "once-"
 
 _VERSION: Final = 2
 _DIRECTORY_VERSION: Final = 3
@@ -69,13 +74,33 @@ class SinkBatch:
         return self.commit_key(self.number, "done")
 
     @property
+    def commits_prefix(self) -> str:
+        """Where the documents of the application's batches are."""
+        return f"spark/commits/{self.uuid}/{self.application}/"
+
+    @property
+    def settled_key(self) -> str:
+        """Where it is noted up to which batch the application's documents are deleted."""
+        return f"{self.commits_prefix}settled"
+
+    @property
+    def is_single(self) -> bool:
+        """Whether it is the only batch of an application whose id was made up for it."""
+        return re.fullmatch(f"{SINGLE}[0-9a-f]{{32}}", self.application) is not None
+
+    @property
+    def previous(self) -> SinkBatch:
+        """The application's batch before this one."""
+        return replace(self, number=self.number - 1)
+
+    @property
     def staging_prefix(self) -> str:
         """Where tasks stage its objects."""
         return f"{STAGING}{self.uuid}/{self.application}/{self.number:020d}/"
 
     def commit_key(self, number: int, suffix: str) -> str:
         """Where a document of one of the application's batches is."""
-        return f"spark/commits/{self.uuid}/{self.application}/{number:020d}.{suffix}"
+        return f"{self.commits_prefix}{number:020d}.{suffix}"
 
     def producer_id(self, partition: int) -> bytes:
         """The 16 bytes by which nodes know the chunks of this batch in a partition."""
@@ -94,12 +119,14 @@ class Decision:
         batch: which.
         ends: by partition, the offset after the last committed record before any chunk was published.
         sections: in their order.
+        contents: what its rows come to, see `RowTally`; None in a decision of an older liftpy.
         directory: where they are staged, an absolute path; None for the bucket.
     """
 
     batch: SinkBatch
     ends: tuple[int, ...]
     sections: tuple[Section, ...]
+    contents: int | None = None
     directory: str | None = None
 
     @property
@@ -133,6 +160,8 @@ class Decision:
             "objects": keys,
             "sections": [[places[section.key], *section[1:]] for section in self.sections],
         }
+        if self.contents is not None:
+            document["contents"] = f"{self.contents:016x}"
         if self.directory is not None:
             document["directory"] = self.directory
         return json.dumps(document, separators=(",", ":")).encode()
@@ -156,6 +185,7 @@ class Decision:
             sections = tuple(Section(keys[place], *_integers(rest)) for place, *rest in document["sections"])
             found = (document["uuid"], document["application"], document["batch"])
             ends = tuple(_integers(document["ends"]))
+            contents = None if document.get("contents") is None else int(document["contents"], 16)
             directory = _directory(batch, document["directory"], keys) if version == _DIRECTORY_VERSION else None
         except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
             raise StagingDamagedError(
@@ -165,7 +195,7 @@ class Decision:
             raise StagingDamagedError(f"{batch}: its decision {batch.decision_key} is that of another batch: {found}")
         if any(not 0 <= section.partition < len(ends) for section in sections):
             raise StagingDamagedError(f"{batch}: its decision {batch.decision_key} names partitions that have no end")
-        return cls(batch=batch, ends=ends, sections=sections, directory=directory)
+        return cls(batch=batch, ends=ends, sections=sections, contents=contents, directory=directory)
 
 
 def _directory(batch: SinkBatch, directory: str, keys: list[str]) -> str:

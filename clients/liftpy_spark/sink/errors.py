@@ -6,6 +6,7 @@ from liftpy_bucket.errors import StoreError
 from liftpy_envelope.errors import LiftError
 
 __all__ = [
+    "BatchMismatchError",
     "CommitUnclearError",
     "SinkModeError",
     "SinkRowError",
@@ -37,3 +38,7 @@ class StagingDirectoryError(StoreError):
 
 class CommitUnclearError(LiftError):
     """A batch was interrupted, and what of it is in the stream can not be told any more."""
+
+
+class BatchMismatchError(LiftError):
+    """What is to be written, or what is in the stream, is not what was noted down when the batch was written before."""

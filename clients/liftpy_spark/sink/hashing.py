@@ -70,8 +70,11 @@ def _checksums_of_many_lengths(
     sums = np.zeros(len(lengths), np.uint32)
     starts = offsets[:-1]
     long = np.flatnonzero(lengths > _COLUMNWISE_BYTES_MAX)
-    for row, start, end in zip(long.tolist(), starts[long].tolist(), offsets[long + 1].tolist(), strict=True):
-        sums[row] = google_crc32c.value(data[start:end].tobytes())
+    if len(long):
+        checksum = google_crc32c.value
+        whole = data[starts[0] : offsets[-1]].tobytes()  # slices of bytes cost a third of numpy's
+        begins, ends = ((places - starts[0]).tolist() for places in (starts[long], offsets[long + 1]))
+        sums[long] = [checksum(whole[start:end]) for start, end in zip(begins, ends, strict=True)]
     counts = np.bincount(lengths[lengths <= _COLUMNWISE_BYTES_MAX])
     for length in np.flatnonzero(counts).tolist():
         rows = np.flatnonzero(lengths == length)

@@ -49,6 +49,7 @@ __all__ = ["SinkLink", "StreamTarget", "open_link"]
 
 logger = logging.getLogger(__name__)
 
+_SETTLE_S: Final = 15.0
 _NAME: Final = "liftpy spark sink"
 _SHARE_OF_WINDOW: Final = 0.4  # a look's age and a delivery together stay within the window in which ids are known
 _DELIVERY_S_MAX: Final = 60.0
@@ -132,6 +133,7 @@ class StreamTarget(Target):
         self, lift: Lift, options: NatsOptions, stream: str, uuid: str, window_s: float, ack_policy: AckPolicy | None
     ) -> None:
         self.look_age_max_s = window_s * _SHARE_OF_WINDOW
+        self.settle_s = _SETTLE_S
         self._lift = lift
         self._stream = stream
         self._uuid = uuid
@@ -174,12 +176,12 @@ class StreamTarget(Target):
         ack = await delivery.deliver(batch, sequence)
         return ChunkRange(ack.offset + 1 - chunk.records.num_rows, ack.offset + 1)
 
-    async def look(self, partition: int, start: int, producer_id: bytes) -> ChunkScan:
+    async def look(self, partition: int, start: int, producer_id: bytes, stop: int | None = None) -> ChunkScan:
         """Read the batch headers in the log of a partition; see `Target`."""
         doubt = await self._doubt(partition, start)
         for _ in range(_LOOKS_MAX):
             try:
-                look = await self._read(partition, start, producer_id)
+                look = await self._read(partition, start, producer_id, stop)
             except OffsetLostError as error:
                 if error.log_start <= start:
                     return ChunkScan(error.log_end, frozenset(), doubt)  # the log ends before: a restore has cut it
@@ -204,9 +206,11 @@ class StreamTarget(Target):
                 return ""
         raise NodeUnavailableError(f"the leader of {self._stream} partition {partition} does not answer")
 
-    async def _read(self, partition: int, start: int, producer_id: bytes) -> ChunkScan:
+    async def _read(self, partition: int, start: int, producer_id: bytes, until: int | None) -> ChunkScan:
         options = ConsumeOptions()
-        finder = StartFinder(self._session, {partition: start}, "latest", [partition], options)
+        finder = StartFinder(
+            self._session, {partition: start}, "latest" if until is None else until, [partition], options
+        )
         place, positions = await finder.find(self._stream)
         self._check(place)
         stop = positions[partition].stop

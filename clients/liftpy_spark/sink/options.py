@@ -48,6 +48,7 @@ class SinkOptions:
         version: which of the application's batches this is; of a batch alone.
         staging_bytes: about how many bytes of rows a task holds, and stages in one object.
         staging_directory: where driver and tasks stage rows, an absolute path; None for the bucket.
+        fail_on_mismatch: whether it is an error that a batch, or what was written of it, is not what it was before.
     """
 
     connection: ConnectionOptions
@@ -58,6 +59,7 @@ class SinkOptions:
     version: int | None = None
     staging_bytes: int = _STAGING_BYTES
     staging_directory: str | None = None
+    fail_on_mismatch: bool = True
 
     @classmethod
     def read(cls, given: Mapping[str, str], *, streaming: bool) -> Self:
@@ -83,6 +85,7 @@ class SinkOptions:
             version=version,
             staging_bytes=options.integer("stagingBytes", _STAGING_BYTES, _STAGING_BYTES_MIN, _STAGING_BYTES_MAX),
             staging_directory=_staging_directory(options, delivery),
+            fail_on_mismatch=options.boolean("failOnMismatch", True),
         )
 
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from liftpy_spark.sink.contents import RowTally
+
 __all__ = ["Layout", "RowChunk", "chunks_of", "flushes"]
 
 CHUNK_BYTES: Final = 1024 * 1024  # each costs the node a write, a sync and an ack; NATS takes no more by default
@@ -67,7 +69,11 @@ class RowChunk(NamedTuple):
 
 
 def flushes(
-    rows: Iterable[pa.RecordBatch], layout: Layout, bytes_max: int, first_row: int = 0
+    rows: Iterable[pa.RecordBatch],
+    layout: Layout,
+    bytes_max: int,
+    first_row: int = 0,
+    tally: RowTally | None = None,
 ) -> Iterator[list[RowChunk]]:
     """All rows as chunks, some at a time, ordered by partition.
 
@@ -76,6 +82,7 @@ def flushes(
         layout: what they are laid out by.
         bytes_max: about how many bytes of rows are held at a time.
         first_row: number of the first row: rows without key and partition are dealt out by their numbers.
+        tally: takes them all.
 
     Raises:
         SinkRowError: a row can not become a record.
@@ -87,6 +94,8 @@ def flushes(
             continue
         records = _records(batch, layout, first_row)
         first_row += batch.num_rows
+        if tally is not None:
+            tally.add(records)
         held.append(records)
         size += records.nbytes
         if size >= bytes_max:

@@ -65,7 +65,7 @@ class LiftpyStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
         """Have what all tasks of a micro-batch wrote in the stream; the tasks have told which batch it is."""
         with plain_errors():
-            commit_rows(self._plan, messages, streaming=True)
+            commit_rows(self._plan, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 - Spark's
         """Clear up after tasks that failed."""

@@ -39,9 +39,11 @@ class Target(Protocol):
     Attributes:
         look_age_max_s: how old a look at the log may be when a chunk is published that it did not find: so young that
             the nodes still know the ids of all that was stored since, when the last copy of the chunk reaches them.
+        settle_s: for how long a new leader may tell ends that are older than what was committed.
     """
 
     look_age_max_s: float
+    settle_s: float
 
     async def ends(self) -> Sequence[int]:
         """The offset after the last committed record, of every partition.
@@ -57,13 +59,14 @@ class Target(Protocol):
             LiftError: it was refused, or not acknowledged in time: then it may be there or not.
         """
 
-    async def look(self, partition: int, start: int, producer_id: bytes) -> ChunkScan:
+    async def look(self, partition: int, start: int, producer_id: bytes, stop: int | None = None) -> ChunkScan:
         """Which chunks of a producer are in the log of a partition, from an offset up to what is committed.
 
         Args:
             partition: which.
             start: where to begin; where the log ends before, nothing is there.
             producer_id: of whom.
+            stop: where to end; by default where the log ends.
 
         Raises:
             LiftError: the log can not be read.

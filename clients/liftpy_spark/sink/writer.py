@@ -9,7 +9,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter
 
 from liftpy_spark.errors import plain_errors
-from liftpy_spark.sink.decision import SinkBatch
+from liftpy_spark.sink.decision import SINGLE, SinkBatch
 from liftpy_spark.sink.options import Delivery, SinkOptions
 from liftpy_spark.sink.plan import make_plan
 from liftpy_spark.sink.writing import abort_rows, commit_rows, publish_rows, stage_rows
@@ -43,7 +43,7 @@ class LiftpyWriter(DataSourceArrowWriter):
         self._batch = SinkBatch(
             stream=read.stream,
             uuid=self._plan.uuid,
-            application=read.application or f"once-{uuid4().hex}",
+            application=read.application or f"{SINGLE}{uuid4().hex}",
             number=read.version or 0,
         )
 
@@ -59,7 +59,7 @@ class LiftpyWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Have what all tasks wrote in the stream."""
         with plain_errors():
-            commit_rows(self._plan, messages, streaming=False)
+            commit_rows(self._plan, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Clear up after tasks that failed."""

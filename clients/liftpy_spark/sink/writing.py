@@ -12,13 +12,15 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from liftpy_envelope.ack import AckPolicy
 from liftpy_spark.connections import bucket
-from liftpy_spark.sink.commit import commit, forget
+from liftpy_spark.sink.accounts import forget
+from liftpy_spark.sink.commit import StagedRows, commit
+from liftpy_spark.sink.contents import RowTally, total_of
 from liftpy_spark.sink.directory import DirectoryPlace
 from liftpy_spark.sink.errors import SinkModeError, SinkRowError, StagingDirectoryError
 from liftpy_spark.sink.link import open_link
 from liftpy_spark.sink.place import BucketPlace
 from liftpy_spark.sink.rows import flushes
-from liftpy_spark.sink.staging import place_of, stage
+from liftpy_spark.sink.staging import exists, place_of, stage
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,6 +39,7 @@ __all__ = ["TaskCommit", "abort_rows", "commit_rows", "publish_rows", "stage_row
 
 _IN_FLIGHT: Final = 16  # chunks of one task
 _DECISIONS_KEPT: Final = 1_000  # ten times as many batches as Spark keeps in a checkpoint
+_FORGETS_OF_256: Final = 4  # batches of which the application's documents are listed, and old ones deleted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +50,13 @@ class TaskCommit(WriterCommitMessage):
         task: its number among those of the batch.
         batch: which; None where it published right away.
         sections: what it staged, in order.
+        contents: what its rows come to.
     """
 
     task: int
     batch: SinkBatch | None = None
     sections: tuple[Section, ...] = ()
+    contents: int = 0
 
 
 def stage_rows(plan: SinkPlan, batch: SinkBatch, rows: Iterable[pa.RecordBatch], task: int) -> TaskCommit:
@@ -64,14 +69,15 @@ def stage_rows(plan: SinkPlan, batch: SinkBatch, rows: Iterable[pa.RecordBatch],
     """
     place = _seen_place(plan)
     sections: list[Section] = []
+    tally = RowTally(plan.layout.subject)
     try:
-        for chunks in flushes(rows, plan.layout, plan.options.staging_bytes, task):
+        for chunks in flushes(rows, plan.layout, plan.options.staging_bytes, task, tally):
             nonce = uuid4().hex
             sections += stage(place, f"{batch.staging_prefix}{task:05d}-{nonce}.arrows", chunks, nonce)
     except (SinkRowError, StagingDirectoryError):
         place.delete(sorted({section.key for section in sections}))  # no abort knows of a task that failed
         raise
-    return TaskCommit(task=task, batch=batch, sections=tuple(sections))
+    return TaskCommit(task=task, batch=batch, sections=tuple(sections), contents=tally.total)
 
 
 def publish_rows(plan: SinkPlan, rows: Iterable[pa.RecordBatch], task: int) -> TaskCommit:
@@ -116,25 +122,32 @@ async def _publish(target: Target, chunks: Sequence[RowChunk], producer_id: byte
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def commit_rows(plan: SinkPlan, messages: Iterable[WriterCommitMessage | None], *, streaming: bool) -> None:
+def commit_rows(plan: SinkPlan, messages: Iterable[WriterCommitMessage | None]) -> None:
     """Have what the tasks staged in the stream, once.
 
     Raises:
         LiftError: see `liftpy_spark.sink.commit.commit`.
     """
     written = sorted(_written(messages), key=lambda each: each.task)
-    sections = [section for each in written for section in each.sections]
+    staged = StagedRows(
+        tuple(section for each in written for section in each.sections), total_of(each.contents for each in written)
+    )
     batches = {each.batch for each in written if each.batch is not None}
-    if not sections:
-        return
+    if not batches:
+        return  # published right away
     (batch,) = batches
     store = _bucket(plan)
-    place = place_of(store, plan.options.staging_directory)
+    if not staged.sections and not exists(store, batch.decision_key):
+        return
+    place, nonce = place_of(store, plan.options.staging_directory), uuid4().hex
     with open_link(plan.options.connection) as link:
         target = link.target(batch.stream, batch.uuid, plan.window_s, AckPolicy.ALL)
-        link.run(commit(batch, sections, store, place, target, uuid4().hex))
-        if streaming:
-            link.run(forget(batch, _DECISIONS_KEPT, store))
+        link.run(commit(batch, staged, store, place, target, nonce, strict=plan.options.fail_on_mismatch))
+    if batch.is_single:
+        store.delete([batch.decision_key])  # nobody can name it again
+        store.delete([batch.done_key])
+    elif batch.producer_id(0)[0] < _FORGETS_OF_256:
+        forget(batch, _DECISIONS_KEPT, store, nonce)
 
 
 def abort_rows(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:

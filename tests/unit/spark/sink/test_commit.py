@@ -12,9 +12,9 @@ import pytest
 
 from liftpy_client.errors import PublishTimeoutError
 from liftpy_spark.jobs.collect.directory import collect_directory
-from liftpy_spark.sink.commit import forget
+from liftpy_spark.sink.accounts import forget, settled_below
 from liftpy_spark.sink.decision import SinkBatch
-from liftpy_spark.sink.errors import CommitUnclearError, StagingDamagedError
+from liftpy_spark.sink.errors import BatchMismatchError, CommitUnclearError, StagingDamagedError
 from liftpy_spark.sink.staging import collect_staging
 from support.fault_store import Crash
 from support.sink_kit import WINDOW_S, SinkWorld, Target, batch_of, lose_ack
@@ -71,7 +71,7 @@ async def test_a_batch_is_written_and_written_again_it_changes_nothing(new_world
 @pytest.mark.parametrize("when", ["at", "after"])
 async def test_a_crash_between_any_two_effects(new_world, when):
     total = await count_effects(new_world)
-    for number in range(1, total + 1):
+    for number in range(1 if when == "at" else 2, total + 1):  # the first finds that nothing was forgotten yet
         world = new_world()
         setattr(world, when, {number: world.crash})
         with pytest.raises(Crash):
@@ -170,7 +170,7 @@ async def test_a_driver_that_wakes_up_when_nobody_knows_ids_any_more(new_world):
             asyncio.run(_do_all_but_mark(world))
             world.now_s += 50 * WINDOW_S
 
-    world.at = {world.effects + 2: sleep}  # the first section is read, the decision is there
+    world.at = {world.effects + 3: sleep}  # the first section is read, the decision is there
     await world.commit(batch_of(), sections, store, Target(world))
     assert woken
     assert world.looks > 0
@@ -224,7 +224,7 @@ async def test_a_doubt_is_none_where_all_chunks_are_found(new_world):
 async def test_staged_objects_that_are_damaged_or_gone(new_world):
     for damage in ("gone", "damaged"):
         world = new_world()
-        world.after = {1: world.crash}
+        world.after = {2: world.crash}  # when it is decided
         with pytest.raises(Crash):
             await world.execute(ROWS, 3)
         (entry, *_) = world.place().entries("spark/staging/")
@@ -255,7 +255,7 @@ def put(world, key, body):
 async def test_a_batch_without_rows_decides_nothing(new_world):
     world = new_world()
     assert (await world.execute([], 2)).rows == 0
-    assert world.effects == 0
+    assert world.effects == 1, "a look whether another execution had rows"
     await world.execute(ROWS, 2)
     assert_written(world)
 
@@ -266,7 +266,7 @@ async def test_leftovers_are_collected_but_for_those_that_may_be_needed(new_worl
     await world.execute(ROWS, 2, batches[0])
     for batch in (batches[0], batches[1]):
         put(world, f"{batch.staging_prefix}00000-{'e' * 32}.arrows", b"a")  # a task that failed, or was late
-    world.at = {world.effects + 2: world.crash}
+    world.at = {world.effects + 4: world.crash}
     with pytest.raises(Crash):
         await world.execute(ROWS, 2, batches[2])
     needed = {entry.key for entry in world.place().entries(batches[2].staging_prefix)}
@@ -285,13 +285,70 @@ def collected(world, older_than_s, now_ns):
     return collect_directory(world.memory, str(world.directory), (), **ages, deletes=True).objects
 
 
+def accounted(world):
+    return {entry.key for entry in world.memory.list("spark/commits/") if not entry.key.endswith("settled")}
+
+
 async def test_decisions_are_forgotten_after_many_batches(new_world):
     world = new_world()
-    for number in range(4):
+    numbers = (3, 10, 20_260_101, 20_260_102)  # of a query that seldom has rows, or by the date
+    for number in numbers:
         await world.execute(ROWS[:3], 1, batch_of(number))
-        await forget(batch_of(number), 2, world.memory)
-    kept = {entry.key for entry in world.memory.list("spark/commits/")}
-    assert kept == {key for number in (2, 3) for key in (batch_of(number).decision_key, batch_of(number).done_key)}
+        forget(batch_of(number), 2, world.memory, f"n{number}")
+    kept = [batch_of(number) for number in numbers[2:]]
+    assert accounted(world) == {key for batch in kept for key in (batch.decision_key, batch.done_key)}
+    assert settled_below(world.memory, batch_of()) == numbers[2]
+    assert forget(batch_of(), 2, world.memory, "again") == 0
+
+
+async def test_a_batch_that_was_forgotten_is_not_written_again(new_world):
+    world = new_world()
+    for number in (5, 8, 9):
+        await world.execute(ROWS[:3], 1, batch_of(number))
+    forget(batch_of(), 1, world.memory, "n")
+    before = world.values()
+    for number in (5, 6):  # 6 had no rows when it was new
+        with pytest.raises(BatchMismatchError, match=f"batch {number} of app into stream s is so old.*3 rows are not"):
+            await world.execute(ROWS[:3], 1, batch_of(number))
+    world.strict = False
+    assert (await world.execute(ROWS[:3], 1, batch_of(5))).published == 0
+    assert world.values() == before
+    assert world.staged() == []
+    await world.execute(ROWS[:3], 1, batch_of(10))
+
+
+async def test_a_batch_that_is_forgotten_while_its_driver_sleeps_is_not_written_again(new_world):
+    world = new_world()
+
+    def sleep():
+        world.at = {}
+        for number in range(3):
+            asyncio.run(world.execute(ROWS, 1, batch_of(number)))
+        forget(batch_of(), 1, world.memory, "n")
+        world.now_s += 50 * WINDOW_S
+
+    world.at = {world.effects + 2: sleep}  # before it decides
+    before = Counter(dict.fromkeys(ONCE, 3))
+    with pytest.raises(BatchMismatchError, match="is so old"):
+        await world.execute(ROWS, 2)
+    assert world.values() == before
+    assert not world.memory_has(batch_of().decision_key)
+
+
+async def test_a_batch_that_was_interrupted_is_never_forgotten(new_world):
+    world = new_world()
+    world.at = {world.effects + 4: world.crash}
+    with pytest.raises(Crash):
+        await world.execute(ROWS, 2, batch_of(2))
+    world.at = {}
+    for number in (1, 3, 4, 5):
+        await world.execute(ROWS[:3], 1, batch_of(number))
+    forget(batch_of(), 1, world.memory, "n")
+    assert settled_below(world.memory, batch_of()) == 2
+    await world.execute(ROWS, 2, batch_of(2))
+    assert all(world.values()[value] >= 1 for value in ONCE)
+    forget(batch_of(), 1, world.memory, "m")
+    assert settled_below(world.memory, batch_of()) == 5
 
 
 async def test_two_streams_and_two_applications_do_not_meet(new_world):
@@ -303,3 +360,94 @@ async def test_two_streams_and_two_applications_do_not_meet(new_world):
     ):
         await world.execute(ROWS, 2, batch)
     assert world.values() == Counter(dict.fromkeys(ONCE, 3))
+
+
+MORE = [(b"k", b"new-%04d-" % number) for number in range(60)]
+
+
+OTHERS = [MORE, ROWS[:-1], [*ROWS, (b"k", b"one more")], [*ROWS[:-1], (b"other", ROWS[-1][1])]]
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("interrupted", [False, True])
+async def test_other_rows_for_a_batch_that_was_decided_are_not_dropped_in_silence(new_world, other, interrupted):
+    world = new_world()
+    if interrupted:
+        world.at = {await count_effects(new_world) // 2: world.crash}
+        with pytest.raises(Crash):
+            await world.execute(ROWS, 3)
+        world.at = {}
+    else:
+        await world.execute(ROWS, 3)
+    with pytest.raises(BatchMismatchError, match=f"{len(other)} rows.*failOnMismatch") as caught:
+        await world.execute(other, 2)
+    assert "batch 0 of app into stream s" in str(caught.value)
+    assert_written(world)  # what was decided is whole, and what was staged for nothing is gone
+    world.strict = False
+    assert await world.execute(other, 2) == (len(ROWS), 0)
+    assert_written(world)
+
+
+async def test_rows_that_come_in_another_order_by_other_tasks_are_the_same_rows(new_world):
+    world = new_world(partitions=3)
+    mixed = [(None if number % 3 else key, value) for number, (key, value) in enumerate(ROWS)]
+    await world.execute(mixed, 1)
+    await world.execute(mixed[::-1], 4)
+    assert_written(world)
+
+
+async def test_an_interrupted_batch_is_finished_also_by_an_execution_without_rows(new_world):
+    total = await count_effects(new_world)
+    for number in range(3, total):
+        world = new_world()
+        world.at = {number: world.crash}
+        with pytest.raises(Crash):
+            await world.execute(ROWS, 3)
+        world.at = {}
+        world.now_s += 10 * WINDOW_S
+        if world.memory_has(batch_of().decision_key):
+            assert (await world.execute([], 2)).rows == len(ROWS)
+            assert_written(world)
+
+
+async def test_records_that_a_restore_has_taken_are_missed_when_their_batch_is_executed_again(new_world):
+    world = new_world()
+    await world.execute(ROWS, 3)
+    world.cut(0, keep=1)
+    for overtaken in (False, True):
+        if overtaken:  # others have written since, so that the partition is longer than before
+            world.logs[0] += [(b"another", number, [b"x"] * 20) for number in range(9)]
+        with pytest.raises(BatchMismatchError, match=r"written up to .* partition 0, .* are gone.*failOnMismatch"):
+            await world.execute(ROWS, 3)
+    before = world.values()
+    world.strict = False
+    assert (await world.execute(ROWS, 3)).published == 0
+    assert world.values() == before
+
+
+async def test_records_that_a_restore_has_taken_are_missed_by_the_next_batch(new_world):
+    world = new_world()
+    await world.execute(ROWS, 3)
+    kept = world.values()
+    world.cut(1, keep=1)
+    assert world.values() < kept
+    with pytest.raises(BatchMismatchError, match=r"batch 1 of .*batch 0 .* partition 1, .* are gone.*failOnM"):
+        await world.execute(MORE, 2, batch_of(1))
+    assert not world.memory_has(batch_of(1).decision_key)
+    world.strict = False
+    await world.execute(MORE, 2, batch_of(1))
+    world.strict = True
+    await world.execute(MORE, 2, batch_of(2))
+
+
+async def test_a_mark_that_somebody_made_by_hand_counts(new_world):
+    world = new_world()
+    world.at = {await count_effects(new_world) // 2: world.crash}
+    with pytest.raises(Crash):
+        await world.execute(ROWS, 3)
+    world.at = {}
+    world.memory.create(batch_of().done_key, b"checked by hand\n", "hand")
+    before = world.values()
+    assert await world.execute(ROWS, 2) == (len(ROWS), 0)
+    await world.execute(MORE, 2, batch_of(1))
+    assert world.values() == before + Counter(value for _, value in MORE)

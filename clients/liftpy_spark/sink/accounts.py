@@ -1,0 +1,140 @@
+"""What the bucket keeps of batches that are written: a mark for each, and how far back there are any.
+
+    spark/commits/<stream uuid>/<application>/<batch:020d>.done   all of it is in the stream, and how far it reaches
+    spark/commits/<stream uuid>/<application>/settled             below this number batches are no longer accounted for
+
+A mark may also be made by hand: then it says no more than that it is there.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from liftpy_bucket.errors import ObjectMissingError, PreconditionFailedError, TakenError
+from liftpy_bucket.store.conditional import create_once
+from liftpy_spark.sink.errors import StagingDamagedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from liftpy_bucket.store.object_store import ObjectStore
+    from liftpy_spark.sink.decision import SinkBatch
+
+__all__ = ["Mark", "forget", "mark_of", "settled_below"]
+
+_DELETE_AT_ONCE: Final = 1_000
+
+
+class Mark(NamedTuple):
+    """The mark of a batch that is written.
+
+    Attributes:
+        ends: by partition, an offset before which all of the batch is; empty where nobody noted it down.
+    """
+
+    ends: Mapping[int, int]
+
+    def encode(self) -> bytes:
+        """The document."""
+        return json.dumps({"ends": sorted(self.ends.items())}, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, body: bytes) -> Mark:
+        """Read a mark; one that somebody made by hand says nothing."""
+        try:
+            ends = {int(partition): int(end) for partition, end in json.loads(body)["ends"]}
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return cls({})
+        return cls(ends)
+
+
+def mark_of(store: ObjectStore, batch: SinkBatch) -> Mark | None:
+    """The mark of a batch; None where there is none.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    try:
+        return Mark.decode(store.get(batch.done_key).body)
+    except ObjectMissingError:
+        return None
+
+
+def settled_below(store: ObjectStore, batch: SinkBatch) -> int:
+    """The number below which the application's batches are settled, and no longer accounted for.
+
+    Raises:
+        StagingDamagedError: the document can not be read.
+        StoreError: the store does not answer.
+    """
+    try:
+        return _decode(batch, store.get(batch.settled_key).body)
+    except ObjectMissingError:
+        return 0
+
+
+def forget(batch: SinkBatch, keep: int, store: ObjectStore, nonce: str) -> int:
+    """Delete decisions and marks of the application's oldest batches, and note down up to where.
+
+    A batch that was decided and has no mark stays, and so do all that are younger.
+
+    Args:
+        batch: one of the application's.
+        keep: of how many batches the decisions stay.
+        store: of the bucket.
+        nonce: of this call.
+
+    Returns:
+        How many objects were deleted.
+
+    Raises:
+        StoreError: the store does not do it; the next call goes on.
+    """
+    decided: list[int] = []
+    marked: set[int] = set()
+    for entry in store.list(batch.commits_prefix):
+        number, _, kind = entry.key.removeprefix(batch.commits_prefix).partition(".")
+        if number.isdigit() and kind in {"json", "done"}:
+            (decided.append if kind == "json" else marked.add)(int(number))
+    numbers = sorted(marked.union(decided))
+    if len(numbers) <= keep:
+        return 0
+    pending = [number for number in decided if number not in marked]
+    below = min([numbers[-keep], *pending])
+    if not _raise(batch, below, store, nonce):
+        return 0
+    old = [number for number in numbers if number < below]
+    # The marks go last: a decision without one would be that of a batch that was interrupted.
+    for kind, there in (("json", decided), ("done", marked)):
+        keys = [batch.commit_key(number, kind) for number in old if number in there]
+        for first in range(0, len(keys), _DELETE_AT_ONCE):
+            store.delete(keys[first : first + _DELETE_AT_ONCE])
+    return len(old)
+
+
+def _raise(batch: SinkBatch, below: int, store: ObjectStore, nonce: str) -> bool:
+    """Note down that batches below a number are settled; whether that is so now. Another one may be at it, too."""
+    body = json.dumps({"below": below}).encode()
+    try:
+        stored = store.get(batch.settled_key)
+        if _decode(batch, stored.body) < below:
+            store.replace(batch.settled_key, body, stored.head.etag, nonce)
+    except ObjectMissingError:
+        try:
+            create_once(store, batch.settled_key, body, nonce)
+        except TakenError:
+            return False
+    except PreconditionFailedError:
+        return False
+    return True
+
+
+def _decode(batch: SinkBatch, body: bytes) -> int:
+    try:
+        below = json.loads(body)["below"]
+        if type(below) is int and below >= 0:
+            return below
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise StagingDamagedError(f"{batch}: {batch.settled_key} in the bucket can not be read: {body!r:.80}")
