@@ -14,6 +14,7 @@ from nats.errors import ConnectionClosedError, ConnectionDrainingError, MaxPaylo
 from nats.errors import Error as NatsError
 
 from liftpy_client.connection.cancelling import KeptCancellation
+from liftpy_client.elapsed import ElapsedClock
 from liftpy_client.errors import (
     AdminError,
     DisconnectedError,
@@ -29,6 +30,8 @@ from liftpy_envelope.ack import PublishRefusedError
 from liftpy_envelope.errors import AckErrorCode, LiftError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from liftpy_client.connection.permissions import Violation
     from liftpy_client.connection.session import Session
     from liftpy_client.publisher.ack_inbox import AckInbox
@@ -67,12 +70,24 @@ class Parcel(Protocol):
 class _Sending(InFlightRequest):
     """A parcel in flight."""
 
-    __slots__ = ("acked", "options", "parcel", "payload", "refusal", "reply", "stream", "subject", "trouble")
+    __slots__ = (
+        "acked",
+        "expires_s",
+        "options",
+        "parcel",
+        "payload",
+        "refusal",
+        "reply",
+        "stream",
+        "subject",
+        "trouble",
+    )
 
     def __init__(self, parcel: Parcel, stream: str | None, retry_after_s: float, *, may_repeat: bool) -> None:
         super().__init__(retry_after_s, may_repeat=may_repeat)
         self.parcel = parcel
         self.stream = stream
+        self.expires_s = float("inf")
         self.trouble = ""
         self.refusal: PublishRefusedError | None = None
 
@@ -97,11 +112,13 @@ class Resender:
     Args:
         session: Connections and the cluster's metadata.
         inbox: Subscription on which acks arrive.
+        clock: Seconds, also those in which the machine sleeps.
     """
 
-    def __init__(self, session: Session, inbox: AckInbox) -> None:
+    def __init__(self, session: Session, inbox: AckInbox, clock: Callable[[], float] | None = None) -> None:
         self._session = session
         self._inbox = inbox
+        self._clock = clock or ElapsedClock()
         self._queues: dict[tuple[str, int | None], InFlightQueue[_Sending]] = {}
         self._looked_s: dict[str, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -134,6 +151,7 @@ class Resender:
         keeps_ids = config.dedupe_ids_max > 0 and config.dedupe_window_s > 0
         queue = self._queues.setdefault((config.name, parcel.partition), InFlightQueue())
         sending = _Sending(parcel, stream, retry_after_s, may_repeat=may_repeat and (keeps_ids or is_ordered))
+        sending.expires_s = self._clock() + timeout_s
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
@@ -251,6 +269,9 @@ class Resender:
                 if sending not in queue.items or sending.acked.done():
                     continue
                 try:
+                    if self._clock() > sending.expires_s:  # the loop's clock stood still, and nodes forget ids
+                        sending.trouble = " (the machine slept)"
+                        raise TimeoutError
                     await self._send(queue, sending)
                 except Exception as error:  # noqa: BLE001 - whatever it is, the caller that awaits the ack gets it
                     sending.fail(error)

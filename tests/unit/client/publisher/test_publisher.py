@@ -16,9 +16,12 @@ from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_client.connection.session import Session
 from liftpy_client.errors import DisconnectedError, NoStreamError, PublishTimeoutError, UsageError
 from liftpy_client.publisher.ack_inbox import AckInbox
+from liftpy_client.publisher.delivery import BatchDelivery
 from liftpy_client.publisher.options import PublisherOptions
+from liftpy_client.publisher.outgoing import OutgoingBatch
 from liftpy_client.publisher.publisher import Publisher
 from liftpy_client.publisher.resender import Resender
+from liftpy_client.publisher.routes import find_route
 from liftpy_envelope.ack import Ack, AckPolicy, PublishRefusedError, encode_ack, encode_error_ack
 from liftpy_envelope.envelope import COOKIE, decode_envelope
 from liftpy_envelope.errors import AckErrorCode, HeaderError
@@ -78,6 +81,21 @@ async def test_without_an_ack_it_is_sent_again_as_it_was(wire):
     assert (await ack).offset == 0
     assert len(wire.published) == 2
     assert wire.published[0] == wire.published[1]
+
+
+async def test_after_a_sleep_nothing_is_sent_again_that_nodes_may_have_forgotten(wire):
+    wire.answer = lambda _: None
+    now_s = 0.0
+    session = fake_session(wire)
+    resender = Resender(session, AckInbox(wire), clock=lambda: now_s)
+    parcel = OutgoingBatch(await find_route(session.cluster, "s.x", None), None, asyncio.Future(), 0)
+    parcel.take(pa.table({"value": pa.array([b"x"], pa.binary())}))
+    delivery = BatchDelivery(resender, PublisherOptions(ack_timeout_s=0.02, delivery_timeout_s=20), None, b"p" * 16)
+    sending = asyncio.create_task(delivery.deliver(parcel, 0))
+    await eventually(lambda: len(wire.published) >= 2)
+    now_s = 3_600.0  # the machine sleeps; the event loop's clock does not notice
+    with pytest.raises(PublishTimeoutError, match=r"within 20 s \(the machine slept\); it may be stored"):
+        await asyncio.wait_for(sending, 5)
 
 
 async def test_a_late_ack_counts(wire):
