@@ -13,6 +13,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_spark.sink.errors import CommitUnclearError
+from liftpy_spark.sink.read_ahead import ReadAhead
 from liftpy_spark.sink.staging import load_section
 
 if TYPE_CHECKING:
@@ -64,11 +65,12 @@ async def apply(
         StagingDamagedError: a staged object is gone or damaged.
         LiftError: something can not be read or published; another execution goes on from there.
     """
+    ahead = ReadAhead(place, decision.sections)
     room = asyncio.Semaphore(_PARTITIONS_AT_ONCE)
 
     async def apply_share(partition: int) -> _Share:
         async with room:
-            share = _Share(decision, partition, place, target, clock)
+            share = _Share(decision, partition, ahead, target, clock)
             await share.apply(since_s)
             return share
 
@@ -99,7 +101,7 @@ class _Share:
     """
 
     def __init__(
-        self, decision: Decision, partition: int, place: StagingPlace, target: Target, clock: Callable[[], float]
+        self, decision: Decision, partition: int, place: ReadAhead, target: Target, clock: Callable[[], float]
     ) -> None:
         self._decision = decision
         self.partition = partition

@@ -18,21 +18,40 @@ if TYPE_CHECKING:
     from liftpy_bucket.store.object_store import Entry, ObjectStore
     from liftpy_spark.sink.section import Section
 
-__all__ = ["STAGING", "BucketPlace", "StagingPlace"]
+__all__ = ["STAGING", "BucketPlace", "SectionSource", "StagingPlace"]
 
 STAGING: Final = "spark/staging/"
 
 
-class StagingPlace(Protocol):
-    """Storage for staged rows. Several threads use it at once; calls block.
+class SectionSource(Protocol):
+    """What staged rows are read from. Several threads use it at once; calls block.
 
     Attributes:
-        directory: what a decision names; None for the bucket.
         loss: what to ask oneself when something that was staged there is gone.
     """
 
-    directory: str | None
     loss: str
+
+    def read(self, key: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start` on; fewer only where there are no more.
+
+        Raises:
+            ObjectMissingError: there is nothing under this key.
+            StoreError: it can not be read.
+        """
+
+    def name(self, key: str) -> str:
+        """How people call what is staged under a key."""
+
+
+class StagingPlace(SectionSource, Protocol):
+    """Storage for staged rows.
+
+    Attributes:
+        directory: what a decision names; None for the bucket.
+    """
+
+    directory: str | None
 
     def create(self, key: str, parts: Sequence[pa.Buffer | bytes], nonce: str) -> None:
         """Write all parts, one after the other, under a new key; they are durable when it returns.
@@ -48,14 +67,6 @@ class StagingPlace(Protocol):
             StoreError: it is not.
         """
 
-    def read(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start` on; fewer only where there are no more.
-
-        Raises:
-            ObjectMissingError: there is nothing under this key.
-            StoreError: it can not be read.
-        """
-
     def entries(self, prefix: str) -> Iterator[Entry]:
         """What was staged under keys that begin with `prefix`, in their order; nothing else is ever among it.
 
@@ -69,9 +80,6 @@ class StagingPlace(Protocol):
         Raises:
             StoreError: it can not be deleted.
         """
-
-    def name(self, key: str) -> str:
-        """How people call what is staged under a key."""
 
 
 class BucketPlace(StagingPlace):

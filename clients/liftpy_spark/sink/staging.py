@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from liftpy_bucket.store.object_store import Entry, ObjectStore
-    from liftpy_spark.sink.place import StagingPlace
+    from liftpy_spark.sink.place import SectionSource, StagingPlace
     from liftpy_spark.sink.rows import RowChunk
 
 __all__ = [
@@ -85,7 +85,7 @@ def stage(place: StagingPlace, key: str, chunks: Sequence[RowChunk], nonce: str)
     return sections
 
 
-def load_section(place: StagingPlace, section: Section) -> list[RowChunk]:
+def load_section(place: SectionSource, section: Section) -> list[RowChunk]:
     """Read the chunks of a section.
 
     Raises:
