@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import liftpy_spark
 from liftpy_envelope.headers import Headers
 from liftpy_envelope.partitioner import partition_of
 
@@ -102,6 +103,32 @@ def test_a_batch_of_an_application_is_written_once_in_whatever_distribution(spar
     write(system, df, "sinktwice")
     assert rows_of(system.records("sinktwice")) == Counter({row: 5 * often for row, often in expected(1_000).items()})
     assert staged(system, "sinktwice") == []
+    kept = {key.split("/")[3] for key in staged(system, "sinktwice", "commits")}
+    assert kept == {"job", "other"}, "a write without a name leaves nothing"
+
+
+def test_other_rows_for_a_batch_of_an_application_are_not_dropped_in_silence(spark, system):
+    system.lift.create_stream("sinkother", subject="sinkother", partitions=4)
+    named = {"txnAppId": "job", "txnVersion": 7}
+    write(system, frame(spark, 1_000), "sinkother", **named)
+    with pytest.raises(Exception, match=r"batch 7 of job .* with 1000 rows, .* 900 rows, which are not written"):
+        write(system, frame(spark, 900), "sinkother", **named)
+    write(system, frame(spark, 900), "sinkother", **named, failOnMismatch=False)
+    assert rows_of(system.records("sinkother")) == expected(1_000)
+
+
+def test_rows_are_brought_together_by_the_partition_of_their_key(spark, system):
+    system.lift.create_stream("sinktogether", subject="sinktogether", partitions=4)
+    df = frame(spark, 2_000)
+    df = df.withColumn("partition", liftpy_spark.partition_of("key", 4))
+    assert {row.key: row.partition for row in df.select("key", "partition").distinct().collect()} == {
+        f"key-{number}": partition_of(b"key-%d" % number, 4) for number in range(500)
+    }
+    together = df.repartitionById(4, liftpy_spark.partition_of("key", 4))
+    spread = together.selectExpr("spark_partition_id() AS task", "partition").distinct().collect()
+    assert sorted((row.task, row.partition) for row in spread) == [(number, number) for number in range(4)]
+    write(system, together, "sinktogether")
+    assert rows_of(system.records("sinktogether")) == expected(2_000)
 
 
 def test_rows_go_by_way_of_a_directory(spark, system, tmp_path):

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from functools import reduce
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit
 
 from liftpy_spark.connections import bucket_address, lift, open_bucket
@@ -25,10 +23,10 @@ from liftpy_spark.options.values import OptionError, Options
 from liftpy_spark.reading.schema import LOG_APPEND_TIME, source_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from liftpy_spark.table.plan import ColdPartition, PinnedStream
 
@@ -127,9 +125,15 @@ def table(
         ending = {n: max(each.end, starting[n]) for n, each in head.partitions.items()}
         tail = _tail(spark, stream, given, starting, ending)
         parts = [_cold_frame(spark, stream, each, address) for each in pinned.cold.values() if each.keys]
-        frame = reduce(DataFrame.unionByName, [*parts, tail])
+        frame = _union([*parts, tail])
         undo.pop_all()
     return StreamTable(frame, pinned)
+
+
+def _union(frames: Sequence[DataFrame]) -> DataFrame:
+    """All rows, by halves: Spark looks at all of what it has been given so far, at every union."""
+    middle = len(frames) // 2
+    return _union(frames[:middle]).unionByName(_union(frames[middle:])) if middle else frames[0]
 
 
 def _text(value: object) -> str:

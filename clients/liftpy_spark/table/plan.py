@@ -7,7 +7,8 @@ and no pin of this partition keeps them: they are left to the source, as is all 
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ColdPartition", "PinnedStream", "cold_partition"]
 
+_AT_ONCE: Final = 16  # partitions; each costs some requests, one after the other
 _PIN_NAME: Final = "spark-table"
 
 
@@ -90,14 +92,19 @@ class PinnedStream:
         self.cold: dict[int, ColdPartition] = {}
         with ExitStack() as undo:
             undo.callback(self.release)
-            for partition in partitions:
+
+            def hold(partition: int) -> ColdPartition | None:
                 path = PartitionPath(uuid, partition)
                 if RootFile(store, path, new_id=new_id).load() is None:
-                    continue
+                    return None
                 pins = Pins(store, path, new_id=new_id, now_ns=now_ns)
                 pin = pins.hold_version(_PIN_NAME, _nanoseconds(hold_s))
                 self._held.append((pins, pin))
-                self.cold[partition] = cold_partition(store, path, pin)
+                return cold_partition(store, path, pin)
+
+            with ThreadPoolExecutor(_AT_ONCE, "liftpy pins") as pool:
+                found = [each for each in pool.map(hold, partitions) if each is not None]
+            self.cold.update((each.partition, each) for each in found)
             undo.pop_all()
 
     def renew(self, hold_s: float) -> None:
@@ -106,7 +113,10 @@ class PinnedStream:
         Raises:
             PinRefusedError: the time was over, and what was held may have been collected.
         """
-        self._held = [(pins, pins.renew(pin, _nanoseconds(hold_s))) for pins, pin in self._held]
+        with ThreadPoolExecutor(_AT_ONCE, "liftpy pins") as pool:
+            self._held = list(
+                pool.map(lambda held: (held[0], held[0].renew(held[1], _nanoseconds(hold_s))), self._held)
+            )
 
     def release(self) -> None:
         """Let go of everything; idempotent.
@@ -114,12 +124,15 @@ class PinnedStream:
         Raises:
             StoreError: the bucket can not be written; what is held still goes when its time is over.
         """
-        while self._held:
-            pins, pin = self._held.pop()
-            try:
-                pins.release(pin)
-            except OvertakenError:  # a collector has found it expired at this moment: then it is gone as well
-                continue
+        with ThreadPoolExecutor(_AT_ONCE, "liftpy pins") as pool:
+            list(pool.map(_release, self._held))
+        self._held = []
+
+
+def _release(held: tuple[Pins, Pin]) -> None:
+    pins, pin = held
+    with suppress(OvertakenError):  # a collector has found it expired at this moment: then it is gone as well
+        pins.release(pin)
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from liftpy_bucket.errors import StoreError
 from liftpy_bucket.manifest.pins.held import bury, load_pins
 from liftpy_bucket.manifest.pins.pin import PinRefusedError
 from liftpy_bucket.manifest.root import changes as root_changes
+from liftpy_bucket.store.memory import MemoryStore
 from liftpy_spark.table.plan import PinnedStream
 from support.tier_history import PATH, TierHistory, new_id
 from support.tier_rows import UUID, plain_records
@@ -31,7 +34,11 @@ def history():
 
 
 def held(history, partitions=(0,), **given):
-    return PinnedStream(history.store, UUID, partitions, **{"hold_s": 60, "new_id": new_id, "now_ns": Clock(), **given})
+    return held_in(history.store, partitions, **given)
+
+
+def held_in(store, partitions, **given):
+    return PinnedStream(store, UUID, partitions, **{"hold_s": 60, "new_id": new_id, "now_ns": Clock(), **given})
 
 
 def test_the_objects_of_a_version_in_order_and_up_to_where_they_go(history):
@@ -58,6 +65,19 @@ def test_objects_without_a_record_are_not_named(history):
 
 def test_partitions_without_history_are_passed_over(history):
     assert list(held(history, (0, 1, 2)).cold) == [0]
+
+
+def test_partitions_are_pinned_side_by_side():
+    together = threading.Barrier(4)
+
+    class Meeting(MemoryStore):
+        """A request about any of four partitions is answered when all four are asked about."""
+
+        def get(self, key):
+            together.wait(10)
+            return super().get(key)
+
+    assert held_in(Meeting(), range(1, 5)).cold == {}
 
 
 def test_it_is_held_until_it_is_released(history):
