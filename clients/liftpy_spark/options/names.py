@@ -25,6 +25,7 @@ SOURCE_OPTIONS: Final = (
     "endingOffsetsByTimestamp",
     "subject",
     "keyEquals",
+    "keyEqualsHex",
     "includeHeaders",
     "failOnDataLoss",
     "minPartitions",

@@ -99,7 +99,6 @@ class SourceOptions:
         """
         options = Options(given, SOURCE_OPTIONS, CONNECTION_ALIASES)
         min_partitions, max_tasks = _tasks(options)
-        key = options.exact("keyEquals")
         _check_limits(options)
         assign = options.json("assign")
         starting, ending = _starting(options, streaming=streaming), _ending(options, streaming=streaming)
@@ -114,7 +113,7 @@ class SourceOptions:
             late_is_latest=_strategy(options) == "latest",
             include_headers=options.boolean("includeHeaders", False),
             subject=_subjects(options),
-            key_equals=None if key is None else key.encode(),
+            key_equals=_key(options),
             min_partitions=min_partitions,
             max_tasks=max_tasks,
             fail_on_data_loss=options.boolean("failOnDataLoss", True),
@@ -141,6 +140,20 @@ def _tasks(options: Options) -> tuple[int, int]:
     if min_partitions > max_tasks:
         raise OptionError("minPartitions", f"{min_partitions} is more than maxTasks, which is {max_tasks}")
     return min_partitions, max_tasks
+
+
+def _key(options: Options) -> bytes | None:
+    text, digits = options.exact("keyEquals"), options.text("keyEqualsHex")
+    if digits is None:
+        return None if text is None else text.encode()
+    if text is not None:
+        raise OptionError("keyEqualsHex", "keyEquals is given, too; give one of them")
+    try:
+        return bytes.fromhex(digits)
+    except ValueError:
+        raise OptionError(
+            "keyEqualsHex", f"{digits!r:.80} is not a key in hexadecimal digits, such as 00ff3a"
+        ) from None
 
 
 def _subscribe(options: Options) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ __all__ = ["read_hot"]
 _STALL_S: Final = 60.0
 _COMMITTED_S: Final = 15.0  # a new leader has to find out what is committed
 _PAUSE_S: Final = 0.2
+_TIMES: Final = ("timestamp", "timestamp_ns")
 _TIME_US: Final = pa.timestamp("us", "UTC")
 
 
@@ -75,8 +76,10 @@ def _shaped(
     records: pa.RecordBatch, wanted: Range, projection: Projection, chosen: RecordFilter
 ) -> pa.RecordBatch | None:
     columns: dict[str, Any] = {
-        name: records.column(name) for name in {*projection.columns, *chosen.columns} if name != "timestamp"
+        name: records.column(name) for name in {*projection.columns, *chosen.columns} if name not in _TIMES
     }
+    if "timestamp_ns" in projection.columns:
+        columns["timestamp_ns"] = records.column("timestamp").cast(pa.int64())
     if "timestamp" in projection.columns:
         columns["timestamp"] = records.column("timestamp").cast(_TIME_US, safe=False)
     if "subject" in columns:

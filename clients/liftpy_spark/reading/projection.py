@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Projection", "subject_strings"]
 
-_OF_RECORDS: Final = ("offset", "timestamp", "subject", "key", "headers", "value")
+_OF_RECORDS: Final = ("offset", "timestamp", "timestamp_ns", "subject", "key", "headers", "value")
 
 
 class Projection:

@@ -2,6 +2,7 @@
 
     key binary | value binary | topic string | partition int | offset long | timestamp timestamp | timestampType int
     | subject string | [headers array<struct<key: string, value: binary>>, with includeHeaders]
+    | [timestamp_ns long, where a schema names it]
 
 A schema of one's own (`.schema("offset long, partition int")`) names some of them, in any order; only those are read.
 Spark compares the Arrow schema of what a reader hands over with the one that it makes of its own schema, down to
@@ -49,7 +50,8 @@ def source_schema(include_headers: bool) -> StructType:  # noqa: FBT001 (there i
         include_headers: whether `headers` is one of them.
     """
     fields = list(_FIELDS.values())
-    return StructType(fields if include_headers else [field for field in fields if field.name != "headers"])
+    left_out = {"timestamp_ns"} if include_headers else {"timestamp_ns", "headers"}
+    return StructType([field for field in fields if field.name not in left_out])
 
 
 def check_schema(schema: StructType) -> None:
@@ -98,5 +100,6 @@ _FIELDS: Final = {
             "headers",
             ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
         ),
+        StructField("timestamp_ns", LongType()),
     )
 }

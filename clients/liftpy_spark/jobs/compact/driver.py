@@ -19,9 +19,11 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_bucket.errors import ObjectMissingError, OvertakenError
+from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.upkeep.compaction import HistoryCompactionConfig, plan_history
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import StreamConfig
+from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import TASK_BYTES, bins_of
 from liftpy_spark.jobs.compact.commit import commit, held, root_file
 from liftpy_spark.jobs.compact.frames import find_superseded, run_rewrites
@@ -41,7 +43,15 @@ if TYPE_CHECKING:
     from liftpy_spark.jobs.compact.plan import FooterFacts, Rewrite
     from liftpy_spark.jobs.tasks import Progress
 
-__all__ = ["CompactPlan", "CompactResult", "NotCompactedError", "compact", "config_of", "plan_compact"]
+__all__ = [
+    "CompactPlan",
+    "CompactResult",
+    "NotCompactedError",
+    "compact",
+    "config_of",
+    "plan_compact",
+    "shared_records",
+]
 
 _ATTEMPTS: Final = 3
 _REWRITES_PER_COMMIT: Final = 128
@@ -140,6 +150,26 @@ def plan_compact(
     """
     plans = (_plan(settings, path, config) for path in paths)
     return [plan for plan in plans if plan is not None]
+
+
+def shared_records(settings: S3Settings, paths: Sequence[PartitionPath]) -> int:
+    """How many records partitions have in objects that streams share, of which no pass takes note.
+
+    Args:
+        settings: of the bucket.
+        paths: the partitions.
+
+    Raises:
+        TierError: a manifest can not be read.
+    """
+    store = store_of(settings)
+    versions = (open_version(store, path) for path in paths)
+    return sum(
+        piece.pointer.records
+        for version in versions
+        if version is not None and version.end > version.root.end
+        for piece in version.pieces(version.root.end)
+    )
 
 
 def _plan(settings: S3Settings, path: PartitionPath, config: HistoryCompactionConfig) -> CompactPlan | None:

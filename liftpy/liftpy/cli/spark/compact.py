@@ -67,7 +67,7 @@ def compact(
     def work(opened: OpenBucket) -> None:
         with needs_spark():
             from liftpy_spark.jobs.compact.driver import compact as run_compact
-            from liftpy_spark.jobs.compact.driver import config_of, plan_compact
+            from liftpy_spark.jobs.compact.driver import config_of, plan_compact, shared_records
             from liftpy_spark.jobs.sessions import session
 
         settings = opened.settings
@@ -75,12 +75,13 @@ def compact(
         found = opened.stream(stream).stream
         config = config_of(found.name, found.config, object_bytes=object_size)
         plans = plan_compact(settings, paths, config)
+        nothing = "" if plans else _nothing(shared_records(settings, paths))
         if dry_run:
-            plain, text = _planned(plans)
+            plain, text = _planned(plans, nothing)
             tell(opened, plain, text, dry_run=True, as_json=as_json)
             return
         if not plans:
-            tell(opened, _plain_done(None), "nothing is new", dry_run=False, as_json=as_json)
+            tell(opened, _plain_done(None), nothing, dry_run=False, as_json=as_json)
             return
         with session(master, conf_of(conf)) as spark, show_progress("compacting") as move:
             done = run_compact(spark, settings, plans, config, alone=alone, progress=move, task_bytes=size)
@@ -93,7 +94,17 @@ def compact(
     with_bucket(where, work, as_json=as_json)
 
 
-def _planned(plans: list[CompactPlan]) -> tuple[dict[str, int], str]:
+def _nothing(shared: int) -> str:
+    if not shared:
+        return "nothing is new"
+    they_are = "record is" if shared == 1 else "records are"
+    return (
+        f"nothing is new in the stream's own objects; {shared:,} {they_are} in objects that streams share, and take "
+        "part when the leader has moved them (liftpy tier merge --alone does that where no node runs)"
+    )
+
+
+def _planned(plans: list[CompactPlan], nothing: str) -> tuple[dict[str, int], str]:
     plain = {
         "partitions": len(plans),
         "objects": sum(plan.objects for plan in plans),
@@ -101,7 +112,7 @@ def _planned(plans: list[CompactPlan]) -> tuple[dict[str, int], str]:
         "new_bytes": sum(plan.new_bytes for plan in plans),
     }
     if not plans:
-        return plain, "nothing is new"
+        return plain, nothing
     return plain, (
         f"{count_of(plain['objects'], 'object')} of {count_of(plain['partitions'], 'partition')}, "
         f"{show_bytes(plain['bytes'])}, of which {show_bytes(plain['new_bytes'])} came since it was compacted last"

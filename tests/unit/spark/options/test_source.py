@@ -242,6 +242,17 @@ def test_a_key_is_taken_as_it_is(key):
     assert SourceOptions.read(given, streaming=False).key_equals == key.encode()
 
 
+def test_a_key_that_is_no_text():
+    given = {"servers": "nats://n", "subscribe": "s"}
+    assert SourceOptions.read(given | {"keyequalshex": "00FF 3a"}, streaming=False).key_equals == b"\x00\xff\x3a"
+    for options, words in (
+        ({"keyequalshex": "0x12"}, "'0x12' is not a key in hexadecimal digits"),
+        ({"keyequalshex": "12", "keyequals": "a"}, "keyEquals is given, too"),
+    ):
+        with pytest.raises(OptionError, match=words):
+            SourceOptions.read(given | options, streaming=False)
+
+
 @pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
 def test_a_streaming_query_has_no_end(name):
     assert "a streaming query has no end" in refusal(streaming=True, **{name: "1"})

@@ -6,6 +6,7 @@ import threading
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from liftpy_client.consumer.decode import RECORDS_SCHEMA
 from liftpy_client.errors import NodeUnavailableError, NoStreamError
@@ -17,7 +18,7 @@ from liftpy_spark.reading.hot import read_hot
 from liftpy_spark.reading.planning import Range
 from liftpy_spark.reading.projection import Projection
 from liftpy_spark.reading.record_filter import RecordFilter
-from liftpy_spark.reading.schema import source_schema
+from liftpy_spark.reading.schema import check_schema, source_schema
 
 WANTED = Range("orders", "u", 3, 5, 10)
 
@@ -95,6 +96,14 @@ def read(lift, subjects=(), key=None, **options):
     steps = list(read_hot(lift, WANTED, Projection(source_schema(include_headers=False)), chosen, **options))
     rows = [row for batch, _ in steps if batch is not None for row in batch.to_pylist()]
     return rows, [step.next_offset for step in steps]
+
+
+def test_nanoseconds_where_a_schema_names_them():
+    lift = FakeLift([records((5, 1_999, "a", b"k"), (7, 2_000, "b", None))])
+    schema = StructType([StructField("timestamp_ns", LongType()), StructField("timestamp", TimestampType())])
+    check_schema(schema)
+    (batch,) = (batch for batch, _ in read_hot(lift, WANTED, Projection(schema), RecordFilter((), None)) if batch)
+    assert batch.column("timestamp_ns").to_pylist() == [1_999, 2_000]
 
 
 def test_records_in_their_columns():

@@ -21,6 +21,7 @@ from liftpy_spark.reading.schema import SchemaError, arrow_schema, check_schema,
 def test_the_columns_are_those_of_kafka_and_the_subject():
     schema = source_schema(include_headers=True)
     check_schema(schema)
+    check_schema(StructType([StructField("timestamp_ns", LongType(), nullable=False)]))
     assert schema.simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,timestamp:timestamp,"
         "timestampType:int,subject:string,headers:array<struct<key:string,value:binary>>>"

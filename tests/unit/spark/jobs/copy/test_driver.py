@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 
 from liftpy_bucket.errors import ObjectMissingError, StoreDeniedError, StoreUnfitError
+from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.catalog import Catalog, CatalogFile
 from liftpy_bucket.manifest.pins.cursors import Cursor
 from liftpy_bucket.manifest.pins.held import load_pins
@@ -15,6 +16,7 @@ from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_bucket.store.s3_settings import S3Settings
 from liftpy_spark.jobs import parts
+from liftpy_spark.jobs.compact import driver as compact_driver
 from liftpy_spark.jobs.copy import driver, task, waves
 from liftpy_spark.jobs.copy.driver import copy_history, plan_copy
 from liftpy_spark.jobs.copy.roots import CopyRefusedError
@@ -72,6 +74,15 @@ def target(server):
 
 def copied(bucket, names=(), **options):
     return copy_history(None, bucket.settings, TARGET, names, task_bytes=TASK_BYTES, **options)
+
+
+def test_what_is_shared_is_counted_for_compaction(server, history, monkeypatch):
+    monkeypatch.setattr(compact_driver, "store_of", lambda _: history.store)
+    found = {}
+    for uuid, stream in catalog_of(history.store).streams.items():
+        paths = [PartitionPath(uuid, number) for number in range(stream.partitions)]
+        found[stream.name] = compact_driver.shared_records(history.orders.settings, paths)
+    assert found == {OFFSETS: 6, "orders": 14, "orders-test": 0, "quiet": 11}
 
 
 def test_all_of_it_is_there(history, target):
