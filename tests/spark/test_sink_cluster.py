@@ -13,7 +13,8 @@ from liftpy_envelope.ack import AckPolicy
 from liftpy_spark.connections import bucket
 from liftpy_spark.sink import applying
 from liftpy_spark.sink import link as sink_link
-from liftpy_spark.sink.commit import commit
+from liftpy_spark.sink.commit import StagedRows, commit
+from liftpy_spark.sink.contents import total_of
 from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.errors import CommitUnclearError, SinkModeError, StagingDamagedError
 from liftpy_spark.sink.link import StreamTarget, open_link
@@ -70,8 +71,10 @@ def staged(plan, batch, tasks=2):
     return [stage_rows(plan, batch, [table.slice(task * share, share)], task) for task in range(tasks)]
 
 
-def sections_of(written):
-    return [section for each in written for section in each.sections]
+def rows_of(written):
+    return StagedRows(
+        tuple(section for each in written for section in each.sections), total_of(each.contents for each in written)
+    )
 
 
 def numbers(system, stream):
@@ -86,7 +89,7 @@ def interrupt(plan, batch, *, after, is_stored):
         target = link.target(plan.options.stream, plan.uuid, plan.window_s, AckPolicy.ALL)
         store = bucket(connection)
         place = place_of(store, plan.options.staging_directory)
-        committing = commit(batch, sections_of(staged(plan, batch)), store, place, target, "dying")
+        committing = commit(batch, rows_of(staged(plan, batch)), store, place, target, "dying")
         with pytest.raises(Killed):
             link.run(committing)
 
@@ -107,9 +110,9 @@ def test_a_driver_that_dies_between_partitions(system, staging, is_stored):
         interrupt(plan, batch, after=after, is_stored=is_stored)
         before = numbers(system, stream).total()
         assert number * COUNT <= before < (number + 1) * COUNT + is_stored, "a few may be stored, or all"
-        commit_rows(plan, staged(plan, batch, tasks=4), streaming=False)
+        commit_rows(plan, staged(plan, batch, tasks=4))
         assert numbers(system, stream) == Counter(dict.fromkeys(range(COUNT), number + 1))
-        commit_rows(plan, staged(plan, batch, tasks=5), streaming=False)
+        commit_rows(plan, staged(plan, batch, tasks=5))
         assert numbers(system, stream).total() == (number + 1) * COUNT
         assert left(plan, batch) == []
 
@@ -130,10 +133,10 @@ def test_a_batch_goes_on_from_its_directory_or_not_at_all(system, tmp_path):
     directory.rename(gone)
     words = rf"^{batch}: staged file {directory}/.* it is gone; is its directory mounted here.*nothing is skipped"
     with pytest.raises(StagingDamagedError, match=words):
-        commit_rows(plain, staged(plain, batch, tasks=4), streaming=False)
+        commit_rows(plain, staged(plain, batch, tasks=4))
     assert numbers(system, "sinkmoves").total() == 0
     gone.rename(directory)
-    commit_rows(plain, staged(plain, batch, tasks=4), streaming=False)
+    commit_rows(plain, staged(plain, batch, tasks=4))
     assert numbers(system, "sinkmoves") == Counter(dict.fromkeys(range(COUNT), 1))
     assert left(plan, batch) == left(plain, batch) == []
 
@@ -146,7 +149,7 @@ def test_nodes_that_have_forgotten_are_asked_for_their_logs(system):
     interrupt(plan, batch, after=5, is_stored=True)
     for partition in range(2):
         system.lift.publish("sinkforgets", b"999999", key=b"k%d" % partition)
-    commit_rows(plan, staged(plan, batch, tasks=5), streaming=False)
+    commit_rows(plan, staged(plan, batch, tasks=5))
     found = numbers(system, "sinkforgets")
     assert found.pop(999_999) == 2
     assert found == Counter(dict.fromkeys(range(COUNT), 1))
@@ -160,7 +163,7 @@ def test_a_log_that_is_gone_is_a_reason_to_refuse(system):
         interrupt(plan, batch, after=2, is_stored=True)
     system.lift.purge_stream("sinkgone")
     with pytest.raises(CommitUnclearError, match="can not be told any more"):
-        commit_rows(plan, staged(plan, batch, tasks=4), streaming=False)
+        commit_rows(plan, staged(plan, batch, tasks=4))
     assert system.records("sinkgone").num_rows == 0
 
 
