@@ -23,6 +23,7 @@ from liftpy_spark.sink.options import SinkOptions
 from liftpy_spark.sink.plan import make_plan
 from liftpy_spark.sink.staging import place_of
 from liftpy_spark.sink.writing import abort_rows, commit_rows, stage_rows
+from support.spark_system import eventually
 
 SCHEMA = StructType([StructField("key", BinaryType()), StructField("value", BinaryType())])
 COUNT = 400
@@ -163,6 +164,29 @@ def test_nodes_that_have_forgotten_are_asked_for_their_logs(system):
         system.lift.publish("sinkforgets", b"999999", key=b"k%d" % partition)
     commit_rows(plan, staged(plan, batch, tasks=5))
     found = numbers(system, "sinkforgets")
+    assert found.pop(999_999) == 2
+    assert found == Counter(dict.fromkeys(range(COUNT), 1))
+
+
+def test_what_left_the_disk_of_the_leader_is_asked_of_the_bucket(system):
+    system.lift.create_stream(
+        "sinkleft",
+        subject="sinkleft",
+        partitions=2,
+        dedupe_ids_max=1,
+        segment_bytes=65_536,
+        local_retention_bytes=65_536,
+    )
+    plan = plan_of(system, "sinkleft")
+    batch = batch_of(plan)
+    with one_at_a_time():
+        interrupt(plan, batch, after=5, is_stored=True)
+    for partition in range(2):
+        system.lift.publish("sinkleft", b"999999", key=b"k%d" % partition)
+    eventually(lambda: all(each.local_start for each in system.partitions("sinkleft")), "local retention")
+    assert 2 < numbers(system, "sinkleft").total() < COUNT
+    commit_rows(plan, staged(plan, batch, tasks=5))
+    found = numbers(system, "sinkleft")
     assert found.pop(999_999) == 2
     assert found == Counter(dict.fromkeys(range(COUNT), 1))
 

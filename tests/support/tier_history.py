@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.root import changes as root_changes
 from liftpy_bucket.manifest.root.file import RootFile
@@ -51,10 +53,20 @@ class TierHistory:
         self.commit(root_changes.claim(self.root, epoch=epoch, node="n1", start=self.root.end))
 
     def fragment(self, records: Sequence[Record], base: int, end: int, **options: Any) -> StreamObjectPointer:
-        """Put an object that no root names yet."""
+        """Put an object that no root names yet.
+
+        Args:
+            records: what is in it.
+            base: its first offset.
+            end: the offset after its last one.
+            options: of the writer; and `producers`, of each record (id, sequence), or None.
+        """
         nonce = new_id()
+        producers = options.pop("producers", None)
         keeps_replies = options.get("keeps_replies", False)
         rows = [rows_from(records, keeps_replies=keeps_replies)] if records else []
+        if producers is not None:
+            rows = [_with_producers(rows[0], producers)]
         body, result = written(rows, nonce=nonce, **options)
         name = f"{base:020d}-0-{nonce}.parquet"
         self.store.create(PATH.fragment(name), body, nonce)
@@ -95,3 +107,13 @@ class TierHistory:
 
     def _append(self, pointer: StreamObjectPointer, epochs: Sequence[tuple[int, int]]) -> None:
         self.commit(root_changes.append(self.root, pointer, epoch=self.root.claims[-1].epoch, epochs=epochs))
+
+
+def _with_producers(rows: pa.RecordBatch, producers: Sequence[tuple[bytes, int] | None]) -> pa.RecordBatch:
+    pairs = [each or (None, None) for each in producers]
+    for place, name in enumerate(("producer_id", "producer_sequence")):
+        at = rows.schema.get_field_index(name)
+        rows = rows.set_column(
+            at, rows.schema.field(at), pa.array([pair[place] for pair in pairs], rows.schema.types[at])
+        )
+    return rows

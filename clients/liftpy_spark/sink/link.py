@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow as pa
 
+from liftpy_bucket.layout import PartitionPath
 from liftpy_client.client import connect_as
 from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_client.connection.session import Session
@@ -29,12 +30,14 @@ from liftpy_client.publisher.routes import find_route
 from liftpy_client.sync.background import BackgroundLoop
 from liftpy_envelope.batch import NO_PRODUCER
 from liftpy_spark.connections import nats_failure
+from liftpy_spark.sink.bucket_look import look_in_bucket
 from liftpy_spark.sink.target import ChunkRange, ChunkScan, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from typing import Any, TypeVar
 
+    from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_client.client import Lift
     from liftpy_client.connection.cluster import StreamPlace
     from liftpy_client.consumer.positions import Position
@@ -81,11 +84,13 @@ class SinkLink:
         """Run a coroutine in the link's loop, and wait for it."""
         return self._loop.run(coroutine)
 
-    def target(self, stream: str, uuid: str, window_s: float, ack_policy: AckPolicy | None) -> StreamTarget:
+    def target(
+        self, stream: str, uuid: str, window_s: float, ack_policy: AckPolicy | None, store: ObjectStore | None = None
+    ) -> StreamTarget:
         """A stream to write to; see `StreamTarget`."""
 
         def make() -> StreamTarget:
-            return StreamTarget(self._lift, self._options, stream, uuid, window_s, ack_policy)
+            return StreamTarget(self._lift, self._options, stream, uuid, window_s, ack_policy, store)
 
         return self._loop.call(make)
 
@@ -117,6 +122,20 @@ def open_link(connection: ConnectionOptions) -> Iterator[SinkLink]:
         loop.close()
 
 
+class _Held(NamedTuple):
+    """Where a partition has its records.
+
+    Attributes:
+        log_start: the first offset.
+        local_start: the first one on the disk of its leader.
+        is_compacted: whether its stream is compacted by key.
+    """
+
+    log_start: int
+    local_start: int
+    is_compacted: bool
+
+
 class StreamTarget(Target):
     """A stream that is written to.
 
@@ -127,16 +146,25 @@ class StreamTarget(Target):
         uuid: of the stream, in hexadecimal.
         window_s: for how long its nodes know ids.
         ack_policy: when a chunk counts as published; None leaves it to the stream.
+        store: the bucket of the nodes; None where nobody looks for chunks, or only in logs.
     """
 
     def __init__(
-        self, lift: Lift, options: NatsOptions, stream: str, uuid: str, window_s: float, ack_policy: AckPolicy | None
+        self,
+        lift: Lift,
+        options: NatsOptions,
+        stream: str,
+        uuid: str,
+        window_s: float,
+        ack_policy: AckPolicy | None,
+        store: ObjectStore | None = None,
     ) -> None:
         self.look_age_max_s = window_s * _SHARE_OF_WINDOW
         self.settle_s = _SETTLE_S
         self._lift = lift
         self._stream = stream
         self._uuid = uuid
+        self._store = store
         self._session = Session(lift.nats, options, _NAME)
         self._inbox = AckInbox(lift.nats)
         self._resender = Resender(self._session, self._inbox)
@@ -177,33 +205,52 @@ class StreamTarget(Target):
         return ChunkRange(ack.offset + 1 - chunk.records.num_rows, ack.offset + 1)
 
     async def look(self, partition: int, start: int, producer_id: bytes, stop: int | None = None) -> ChunkScan:
-        """Read the batch headers in the log of a partition; see `Target`."""
-        doubt = await self._doubt(partition, start)
+        """Read the ids of batches, in the bucket and then in the log; see `Target`."""
+        at, doubt = start, ""
+        sequences: frozenset[int] = frozenset()
         for _ in range(_LOOKS_MAX):
+            held = await self._held(partition)
+            if held.log_start > at:
+                doubt = doubt or f"its records before offset {held.log_start} are gone by retention or a purge"
+                at = held.log_start
+            below = held.local_start if stop is None else min(held.local_start, stop)
+            if below > at:
+                scan = await self._look_in_bucket(partition, at, below, producer_id, is_compacted=held.is_compacted)
+                at, sequences, doubt = below, sequences | scan.sequences, doubt or scan.doubt
+            if stop is not None and at >= stop:
+                return ChunkScan(stop, sequences, doubt)
             try:
-                look = await self._read(partition, start, producer_id, stop)
+                scan = await self._read(partition, at, producer_id, stop)
             except OffsetLostError as error:
-                if error.log_start <= start:
-                    return ChunkScan(error.log_end, frozenset(), doubt)  # the log ends before: a restore has cut it
-                doubt = f"its records before offset {error.log_start} are gone by retention or a purge"
-                start = error.log_start
+                if error.log_start <= at:
+                    return ChunkScan(error.log_end, sequences, doubt)  # the log ends before: a restore has cut it
                 continue
-            # Retention may have moved while it was read.
-            return look._replace(doubt=doubt or look.doubt or await self._doubt(partition, start))
+            if (await self._held(partition)).local_start <= at:
+                return ChunkScan(scan.end, sequences | scan.sequences, doubt or scan.doubt)
+            # It moved: some of what was read came from the bucket, and batches that nodes make of rows have no ids.
         raise NodeUnavailableError(
             f"the log of {self._stream} partition {partition} is dropped quicker than it is read"
         )
 
-    async def _doubt(self, partition: int, start: int) -> str:
-        """Whether some of the log is not as it was written; the bucket keeps records, but no ids of batches."""
+    async def _look_in_bucket(
+        self, partition: int, start: int, end: int, producer_id: bytes, *, is_compacted: bool
+    ) -> ChunkScan:
+        if self._store is None:
+            doubt = f"its records before offset {end} are no longer on the disk of its leader"
+            return ChunkScan(end, frozenset(), doubt)
+        path = PartitionPath(self._uuid, partition)
+        return await asyncio.to_thread(
+            look_in_bucket, self._store, path, start, end, producer_id, is_compacted=is_compacted
+        )
+
+    async def _held(self, partition: int) -> _Held:
+        """From where on a partition has records, and from where on its leader has them."""
         for _ in range(_LOOKS_MAX):
-            details = (await self._lift.stream_info(self._stream)).partitions[partition]
-            if details.local_start is None:
-                await asyncio.sleep(_LEADER_PAUSE_S)
-            elif details.local_start > start:
-                return f"its records before offset {details.local_start} are no longer on the disk of its leader"
-            else:
-                return ""
+            info = await self._lift.stream_info(self._stream)
+            details = info.partitions[partition]
+            if details.log_start is not None and details.local_start is not None:
+                return _Held(details.log_start, details.local_start, info.config.compact)
+            await asyncio.sleep(_LEADER_PAUSE_S)
         raise NodeUnavailableError(f"the leader of {self._stream} partition {partition} does not answer")
 
     async def _read(self, partition: int, start: int, producer_id: bytes, until: int | None) -> ChunkScan:
