@@ -15,6 +15,8 @@ The header's checksum is taken over the 88 bytes with the checksum itself as zer
 length is known before it is used. There are no control batches: every offset is a record, or was one until key
 compaction dropped it. A batch that covers dropped records says with the column `offset_delta` which are left, which
 may be none; the offsets of all others are contiguous.
+Key compaction marks every batch that it writes, with attribute 2: made of several others, it does not name their
+producers, so who looks for a producer's batch does not find it there, though it was stored.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
+    "ATTRIBUTE_COMPACTED",
     "ATTRIBUTE_COMPRESSED",
     "HEADER_SIZE",
     "MAGIC",
@@ -53,6 +56,8 @@ __all__ = [
 MAGIC: Final = 0x4254464C  # "LFTB"
 VERSION: Final = 1
 ATTRIBUTE_COMPRESSED: Final = 1
+ATTRIBUTE_COMPACTED: Final = 2
+_ATTRIBUTES: Final = ATTRIBUTE_COMPRESSED | ATTRIBUTE_COMPACTED
 NO_PRODUCER: Final = bytes(16)
 
 _HEADER: Final = struct.Struct("<IIIIBBHqiiiiqq16sq4x")
@@ -84,6 +89,16 @@ class BatchHeader(NamedTuple):
     def next_offset(self) -> int:
         """The offset after the last record."""
         return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether its buffers are."""
+        return bool(self.attributes & ATTRIBUTE_COMPRESSED)
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether key compaction wrote it: records may be missing, and it says nothing of the batches that it is of."""
+        return bool(self.attributes & ATTRIBUTE_COMPACTED)
 
 
 class BatchBody(NamedTuple):
@@ -218,7 +233,7 @@ def _check_header(header: BatchHeader) -> None:
         and header.leader_epoch >= 0
         and header.producer_epoch >= 0
         and not header.columns & ~ALL_COLUMNS
-        and not header.attributes & ~ATTRIBUTE_COMPRESSED
+        and not header.attributes & ~_ATTRIBUTES
     )
     if not sane:
         raise BatchCorruptError(f"the batch header contradicts itself: {header}")

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["Fetched", "Footer", "ObjectReader", "RowGroup", "fragment_key", "parse_footer", "trimmed"]
 
 _OURS: Final = "liftpy."
-_FOOTER_BYTES_MAX: Final = 16 * 1024 * 1024  # that of 1 TiB in row groups of 4 MiB would be larger; objects are not
+_FOOTER_BYTES_MAX: Final = 64 * 1024 * 1024  # that of all members of a shared object has 2 KB of each
 _WHOLE_BYTES: Final = 64 * 1024
 """Up to this size a member of a shared object is fetched with one request, and kept."""
 

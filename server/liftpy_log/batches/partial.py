@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from liftpy_envelope.batch import NO_PRODUCER, BatchBody, compress_body, encode_body, encode_header
+from liftpy_envelope.batch import ATTRIBUTE_COMPACTED, NO_PRODUCER, BatchBody, compress_body, encode_body, encode_header
 from liftpy_envelope.columns import Column, column_names, columns_in, is_binary
 from liftpy_envelope.ipc import ColumnBuffers, column_buffers
 
@@ -52,12 +52,13 @@ class PartialBatch:
 
     Args:
         header: Header of the first batch.
+        is_compacted: key compaction makes it; it counts as such also where one of those that it is made of does.
 
     Attributes:
         size: about how many bytes the batch will have.
     """
 
-    def __init__(self, header: BatchHeader) -> None:
+    def __init__(self, header: BatchHeader, *, is_compacted: bool = False) -> None:
         self._epoch = header.leader_epoch
         self._base_offset = header.base_offset
         self._next_offset = header.base_offset
@@ -66,6 +67,7 @@ class PartialBatch:
         self._kept: list[_Kept] = []
         self._columns = 0
         self._is_compressed = False
+        self._is_compacted = is_compacted
         self.size = 0
 
     @property
@@ -88,6 +90,7 @@ class PartialBatch:
             records: Records of the batch, when they are decoded already.
         """
         header = batch.header
+        self._is_compacted |= header.is_compacted
         staying = header.record_count if mask is None else int(mask.sum())
         if staying:
             records = batch.records if records is None else records
@@ -96,7 +99,7 @@ class PartialBatch:
                 records, offsets, times = records.filter(pa.array(mask)), offsets[mask], times[mask]
             self._kept.append(_Kept(records, offsets, times))
             self._columns |= header.columns & ~_OF_LOG
-            self._is_compressed |= bool(header.attributes)
+            self._is_compressed |= header.is_compressed
             self.size += header.length * staying // header.record_count
         self._next_offset = header.next_offset
         self._max_timestamp = header.max_timestamp
@@ -106,6 +109,8 @@ class PartialBatch:
         body = self._body()
         if self._is_compressed:
             body = compress_body(body, codec)
+        if self._is_compacted:
+            body = body._replace(attributes=body.attributes | ATTRIBUTE_COMPACTED)
         times = self._times
         header = encode_header(
             body,

@@ -32,7 +32,7 @@ class SegmentWriter:
     """Writes one compacted segment.
 
     A batch of an idempotent producer that is merged with others loses the producer's id: what is compacted is older
-    than the deduplication window.
+    than the deduplication window. So each batch that is not a copy is marked as compacted.
 
     Args:
         disk: Disk that holds the files.
@@ -76,7 +76,7 @@ class SegmentWriter:
         size = header.length * staying // max(1, header.record_count)
         if run is None or not run.can_take(header) or (not run.is_empty and staying and run.size + size > _BATCH_BYTES):
             self._flush()
-            run = self._run = PartialBatch(header)
+            run = self._run = PartialBatch(header, is_compacted=True)
         run.take(batch, mask)
 
     def finish(self) -> CleanedSegment:

@@ -155,7 +155,7 @@ class Filtering:
         if not header.record_count:
             return True
         records = batch.records
-        if header.attributes:
+        if header.is_compressed:
             self.cost += records.nbytes
         mask = self._matcher.mask(records.column("subject"))
         found = mask.true_count

@@ -177,7 +177,7 @@ CONTRADICTIONS = [
     ("leader_epoch", -1),
     ("columns", 0x0100),
     ("columns", 0x8000),
-    ("attributes", 2),
+    ("attributes", 4),
     ("attributes", 0x80),
 ]
 
@@ -186,6 +186,12 @@ CONTRADICTIONS = [
 def test_a_header_that_contradicts_itself_is_corrupt_in_spite_of_its_checksum(name, value):
     with pytest.raises(BatchCorruptError):
         read_header(packed(**{name: value}))
+
+
+def test_attributes_are_told_apart():
+    for attributes, told in ((0, (False, False)), (1, (True, False)), (2, (False, True)), (3, (True, True))):
+        header = read_header(packed(attributes=attributes))
+        assert (header.is_compressed, header.is_compacted) == told
 
 
 def test_compaction_leaves_fewer_records_than_offsets():

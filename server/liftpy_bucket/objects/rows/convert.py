@@ -79,9 +79,9 @@ def rows_of_many(
 
 
 def _rows_of(batches: Sequence[tuple[BatchHeader, BufferLike]], *, keeps_replies: bool) -> pa.RecordBatch:
-    by_layout: dict[tuple[int, int], list[tuple[BatchHeader, BufferLike]]] = {}
+    by_layout: dict[tuple[int, bool], list[tuple[BatchHeader, BufferLike]]] = {}
     for batch in batches:
-        by_layout.setdefault((batch[0].columns, batch[0].attributes), []).append(batch)
+        by_layout.setdefault((batch[0].columns, batch[0].is_compressed), []).append(batch)
     pieces = [_rows_of_alike(alike, keeps_replies=keeps_replies) for alike in by_layout.values()]
     if len(pieces) == 1:
         return pieces[0]

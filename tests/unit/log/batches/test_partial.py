@@ -80,5 +80,16 @@ def test_what_was_compressed_is_compressed_again(codec):
     mask = np.arange(50) % 2 == 0
     partial.take(batches[0], mask)
     data = data_of(partial.encode(codec))
-    assert read_header(data).attributes
+    assert read_header(data).is_compressed
     assert records_in(data) == stored.records[::2]
+
+
+@pytest.mark.parametrize("codec", [None, "zstd"])
+def test_what_compaction_wrote_stays_marked(codec):
+    _, (batch,) = stored_batches(Shape((b"a",) * 50, compression=codec, value_size=500))
+    marked = StoredBatch(batch.header._replace(attributes=batch.header.attributes | 2), batch.data)
+    for header, is_compacted in ((batch.header, False), (marked.header, True)):
+        partial = PartialBatch(header)
+        partial.take(marked if is_compacted else batch, np.arange(50) < 20)
+        found = read_header(data_of(partial.encode("zstd")))
+        assert (found.is_compacted, found.is_compressed) == (is_compacted, codec is not None)

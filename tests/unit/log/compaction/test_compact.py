@@ -227,7 +227,25 @@ def test_headers_ids_and_compression_stay():
     log.check_structure()
     assert log.shown() == compacted(log)
     headers = [header for header, _ in batches_of(log.data())]
-    assert headers[0].attributes == 1
+    assert headers[0].is_compressed
+
+
+def test_batches_that_it_writes_say_so_and_no_others_do():
+    """Who looks for a producer's batch must not take its absence there for a proof that it was not stored."""
+    log = KeyedLog(SimDisk(), 10**6)
+    log.append((b"only here", b"v" * 100_000))  # copied as it is
+    log.fill(20, keys=3)
+    log.log.roll()
+    log.append((b"newest", b"v"))
+    assert not any(header.is_compacted for header, _ in batches_of(log.data()))
+    log.compact()
+    marks = [header.is_compacted for header, _ in batches_of(log.data())]
+    assert marks == [False, True, False]
+    log.log.roll()
+    log.append((b"newest", b"again"))
+    log.log.roll()
+    log.compact()
+    assert log.shown() == compacted(log)
 
 
 def test_large_batches_of_which_all_stays_are_copied_as_they_are():

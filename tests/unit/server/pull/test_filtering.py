@@ -113,7 +113,7 @@ def test_what_was_compressed_stays_so():
     stored = Stored([few_of(compression="zstd", value_size=500, every=5)] * 2)
     answer = sent(filter_once(SubjectMatcher(["a.*"]), stored.pinned(stored.start, 2)))
     ((header, _),) = batches_in(answer)
-    assert header.attributes
+    assert header.is_compressed
     assert records_in(answer) == naive(stored.records, ["a.*"])
 
 
