@@ -64,6 +64,7 @@ class FollowFetch(NamedTuple):
         verify: 1: it got a damaged batch here; check what is on disk before sending it. Else 0.
         version: of the partition in the metadata, as the follower knows it; it tells a new copy's fetches from those
             of the one before.
+        knows: 0: its log begins anew, and it is to be told of the ordered producers before; else 1.
     """
 
     key: PartitionKey
@@ -76,6 +77,7 @@ class FollowFetch(NamedTuple):
     seen: Number = 0
     verify: _Flag = 0
     version: Number = 0
+    knows: _Flag = 1
 
     def not_led(self) -> "FollowResult":
         """The answer of a node that does not lead the partition, or not in this epoch."""
@@ -146,6 +148,7 @@ class FollowResult(NamedTuple):
             first batch holds `offset`.
         delete_horizon: tombstones below this offset may be missing in the leader's log.
         leaps: of the log's time, that the leader knows of: the log's time after it, and how much was leapt over, in ns.
+        producers_bytes: size of what the body says, before the batches, of ordered producers that they do not tell of.
     """
 
     key: PartitionKey
@@ -158,6 +161,12 @@ class FollowResult(NamedTuple):
     body_bytes: Number = 0
     delete_horizon: Number = 0
     leaps: Annotated[tuple[tuple[Number, Number], ...], Meta(max_length=LEAPS_MAX)] = ()
+    producers_bytes: Number = 0
+
+    @property
+    def size_bytes(self) -> int:
+        """All of it in the response's body."""
+        return self.producers_bytes + self.body_bytes
 
 
 class FollowEnd(NamedTuple):

@@ -48,6 +48,7 @@ class Replica:
         high_watermark: told to followers.
         stopped: why it was given up, if it was.
         is_whole: it has all that was published.
+        told: what followers are told of ordered producers.
     """
 
     def __init__(self, log: PartitionLog) -> None:
@@ -57,6 +58,7 @@ class Replica:
         self.high_watermark = 0
         self.stopped: str | None = None
         self.is_whole = False
+        self.told = b""
         self.wakes: dict[Callable[[bool], None], None] = {}
 
     def append(self, value: bytes, *, epoch: int = EPOCH) -> None:
@@ -78,6 +80,10 @@ class Replica:
 
     def whole_end(self, _asked_s: float) -> int | None:
         return self.log.log_end if self.is_whole else None
+
+    def told_producers(self, fetch: FollowFetch, end: int) -> bytes:
+        assert end >= fetch.offset
+        return self.told
 
     def follower_fetched(self, node_id: str, fetch: FollowFetch) -> FollowResult:
         assert node_id == "follower"

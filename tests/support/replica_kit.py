@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from liftpy_envelope.batch import read_header
 from liftpy_envelope.follow import FollowFetch
+from liftpy_log.ids.ordered import decode_ordered
 from liftpy_log.recent import RecentBatches
 from liftpy_server.replication.core.inputs import FetchAnswered
 from liftpy_server.replication.core.view import PartitionView, ReplicationTimes
@@ -92,8 +93,12 @@ class Side:
         answer, sent = other.follower_fetched(self.node_id, request), {}
         if not answer.refusal:
             answer, sent = other.follower_news(request), _records(other, request.offset)
-            if not sent["ranges"] and answer.high_watermark <= request.high_watermark:
+            end = sent["ranges"][-1].end if sent["ranges"] else request.offset
+            if not sent["ranges"] and answer.high_watermark <= request.high_watermark and request.knows:
                 return False
+            if told := other.told_producers(request, end):
+                answer = answer._replace(producers_bytes=len(told))
+                sent["records"] = sent["records"]._replace(told=decode_ordered(told))
         self.asked = None
         self.replica.step(FetchAnswered(result=answer, **sent))
         return True

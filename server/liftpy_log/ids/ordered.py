@@ -8,8 +8,13 @@ window of time: over restarts, retention and key compaction, in a file beside th
                            | end_offset i64 | of each producer: id 16 bytes, epoch i32, records i32, sequence i64,
                              offset i64, time i64 (ns)
 
-The file says what was stored below `end_offset`, which is committed and on this disk. What came later is read from the
-log. A log without the file had no such batch below its last checkpoint. Little-endian.
+The file says what was stored below `end_offset`, which is committed. What came later is read from the log. A log
+without the file had no such batch below its last checkpoint. Little-endian.
+
+A log that begins anew above offset 0 does not hold what its producers stored before. Nor do the batches of a leader
+that merged them, by key compaction. So a follower is told by its leader, in these same bytes, of each producer whose
+highest batch is neither in its log nor will come with its header. Until a log that begins anew was told, it is not
+whole: its node says so with every fetch, and does not count as having anything.
 
 A record above the high watermark may be cut off again. So a producer's batches are remembered back to the newest one
 below the high watermark.
@@ -32,7 +37,15 @@ if TYPE_CHECKING:
 
     from liftpy_log.storage.disk import Disk
 
-__all__ = ["OrderedId", "OrderedProducers", "StoredBatch", "load_ordered", "save_ordered"]
+__all__ = [
+    "OrderedId",
+    "OrderedProducers",
+    "StoredBatch",
+    "ToldProducers",
+    "decode_ordered",
+    "load_ordered",
+    "save_ordered",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +89,18 @@ class StoredBatch(NamedTuple):
         return self.epoch, self.sequence
 
 
+class ToldProducers(NamedTuple):
+    """What a file, or a leader, says of ordered producers.
+
+    Attributes:
+        end: of each producer it is the highest batch below that offset.
+        batches: ascending by offset.
+    """
+
+    end: int
+    batches: list[tuple[bytes, StoredBatch]]
+
+
 class OrderedProducers:
     """The ordered producers that one partition remembers.
 
@@ -85,6 +110,8 @@ class OrderedProducers:
 
     Attributes:
         end_offset: What is stored below it is known here, and nothing from there on.
+        is_whole: whether what was stored below the log's start is known, too.
+        told_end: a leader said that records below it are committed; they may be not on this disk.
         saved_end: `end_offset` of the file; None if there is no file, -1 if it says what is not so any more.
     """
 
@@ -94,6 +121,8 @@ class OrderedProducers:
         self._batches: dict[bytes, deque[StoredBatch]] = {}  # ascending; producers by the age of their last batch
         self._changed_end = 0  # no batch was added from there on
         self.end_offset = 0
+        self.is_whole = True
+        self.told_end = 0
         self.saved_end: int | None = None
 
     def __len__(self) -> int:
@@ -144,18 +173,20 @@ class OrderedProducers:
         for producer, batch in batches:
             self.add(producer, batch, batch.offset)
 
-    def known(self, end: int) -> list[tuple[bytes, StoredBatch]]:
-        """Of each producer the highest batch below an offset, ascending by offset."""
+    def known(self, end: int, since: int = 0) -> list[tuple[bytes, StoredBatch]]:
+        """Of each producer the highest batch below `end`, if it is not below `since`; ascending by offset."""
         found = [
             (producer, batch)
             for producer, batches in self._batches.items()
             if (batch := next((each for each in reversed(batches) if each.offset < end), None)) is not None
+            and batch.offset >= since
         ]
         return sorted(found, key=lambda each: each[1].offset)
 
     def truncate(self, end: int) -> None:
         """Forget what is stored from `end` on."""
         self.end_offset = min(self.end_offset, end)
+        self.told_end = min(self.told_end, end)
         if self.saved_end is not None and self.saved_end > end:
             self.saved_end = -1
         if self._changed_end <= end:
@@ -172,6 +203,8 @@ class OrderedProducers:
         self._batches.clear()
         self._changed_end = 0
         self.end_offset = end
+        self.is_whole = end == 0
+        self.told_end = 0
         if self.saved_end is not None:
             self.saved_end = -1
 
@@ -179,16 +212,17 @@ class OrderedProducers:
         """Whether the file lacks a batch that is known here."""
         return self._changed_end > (self.saved_end or 0)
 
-    def encode(self, end: int) -> bytes:
-        """The bytes of the file: what is stored below `end`."""
+    def encode(self, end: int, since: int = 0) -> bytes:
+        """The bytes of the file: what is stored below `end`; for a follower, which knows the rest, from `since` on."""
         body = _END.pack(end) + b"".join(
             _ENTRY.pack(producer, batch.epoch, batch.records, batch.sequence, batch.offset, batch.time)
-            for producer, batch in self.known(end)
+            for producer, batch in self.known(end, since)
         )
         return _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(body)) + body
 
 
-def _decode(content: bytes) -> tuple[int, list[tuple[bytes, StoredBatch]]] | None:
+def decode_ordered(content: bytes) -> ToldProducers | None:
+    """What the bytes of a file say; None if they are damaged."""
     body = content[_HEAD.size :]
     if len(content) < _HEAD.size + _END.size or (len(body) - _END.size) % _ENTRY.size:
         return None
@@ -198,7 +232,7 @@ def _decode(content: bytes) -> tuple[int, list[tuple[bytes, StoredBatch]]] | Non
         (producer, StoredBatch(epoch, sequence, offset, records, time))
         for producer, epoch, records, sequence, offset, time in _ENTRY.iter_unpack(body[_END.size :])
     ]
-    return _END.unpack_from(body)[0], entries
+    return ToldProducers(_END.unpack_from(body)[0], entries)
 
 
 def save_ordered(disk: Disk, directory: Path, content: bytes) -> None:
@@ -210,12 +244,13 @@ def save_ordered(disk: Disk, directory: Path, content: bytes) -> None:
     write_atomically(disk, directory / _NAME, content)
 
 
-def load_ordered(disk: Disk, directory: Path, log_end: int, checkpointed_end: int) -> OrderedProducers:
+def load_ordered(disk: Disk, directory: Path, log_start: int, log_end: int, checkpointed_end: int) -> OrderedProducers:
     """What the file of a partition says, as far as the log has it.
 
     Args:
         disk: where.
         directory: of the partition.
+        log_start: of its log.
         log_end: of its log.
         checkpointed_end: what the last checkpoint says was committed; 0 if it says nothing.
 
@@ -224,14 +259,16 @@ def load_ordered(disk: Disk, directory: Path, log_end: int, checkpointed_end: in
     """
     producers = OrderedProducers()
     try:
-        decoded = _decode(read_whole(disk, directory / _NAME))
+        decoded = decode_ordered(read_whole(disk, directory / _NAME))
     except FileNotFoundError:
         producers.end_offset = min(checkpointed_end, log_end)
+        producers.is_whole = log_start == 0 or (log_start <= producers.end_offset and log_start < log_end)
         return producers
     if decoded is None:
+        producers.is_whole = False
         logger.error(
-            "%s is damaged: what it said is read from the log again, as far as that reaches back; outputs of older "
-            "transactions may be stored twice if they are sent again",
+            "%s is damaged: what it said is read from the log again, as far as that reaches back, and asked of the "
+            "leader; if there is none, outputs of older transactions may be stored twice if they are sent again",
             directory / _NAME,
         )
         return producers
@@ -239,5 +276,6 @@ def load_ordered(disk: Disk, directory: Path, log_end: int, checkpointed_end: in
     producers.learn(entries)
     producers.saved_end = end
     producers.end_offset = end
+    producers.is_whole = log_start <= end
     producers.truncate(log_end)
     return producers

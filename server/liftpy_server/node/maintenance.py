@@ -106,9 +106,7 @@ def unsaved_ordered(streams: Streams, *, may_wait: bool) -> list[UnsavedOrdered]
     return [
         UnsavedOrdered(partition)
         for partition in streams.partitions
-        if partition.log.failure is None
-        and partition.dedupe.ordered.is_unsaved()
-        and not (may_wait and partition.dedupe.ordered.saved_end is not None)
+        if partition.has_unsaved_ordered and not (may_wait and partition.dedupe.ordered.saved_end is not None)
     ]
 
 

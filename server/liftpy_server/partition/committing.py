@@ -307,15 +307,22 @@ class CommittingLog:
             StorageFullError, PartitionOfflineError: from the log.
         """
         ordered = self.dedupe.ordered
-        if ordered.is_unsaved() and self.log.failure is None:
+        if self.has_unsaved_ordered:
             end = self.ordered_end
             self.work(lambda: self.log.save_ordered(ordered.encode(end)))
             ordered.saved_end = end
 
     @property
+    def has_unsaved_ordered(self) -> bool:
+        """Whether the file of the ordered producers lacks something, and no leader is to tell more of them."""
+        ordered = self.dedupe.ordered
+        return ordered.is_unsaved() and (ordered.is_whole or self.is_leading) and self.log.failure is None
+
+    @property
     def ordered_end(self) -> int:
         """Up to where the file of the ordered producers may speak of the log."""
-        return min(self.sure_end, self.dedupe.ordered.end_offset)
+        ordered = self.dedupe.ordered
+        return min(max(self.sure_end, ordered.told_end), ordered.end_offset)
 
     def stored(self, key: DedupeId | OrderedId) -> Stored | None:
         """Where the message with this id is; None when no such message is remembered.

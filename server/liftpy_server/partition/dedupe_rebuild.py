@@ -41,6 +41,7 @@ def note_log(window: DedupeWindow, log: PartitionLog, time: LogTime, committed_e
     """
     if window.end_offset > log.log_end:
         window.truncate(log.log_end)
+    window.ordered.truncate(log.log_end)  # a leader may have told of more
     ids_from, ordered_from = _ids_from(window, log, time), max(window.ordered.end_offset, log.log_start)
     begin = min(ids_from, ordered_from)
     if begin < log.log_end:

@@ -182,6 +182,8 @@ class FollowAnswers:
             return
         parts = [b""]
         for news in found:
+            if news.producers:
+                parts.append(news.producers)
             parts += news.batches
         size_bytes = sum(map(len, parts))
         parts[0] = self._head(request, found, size_bytes)
@@ -214,9 +216,11 @@ class FollowAnswers:
             for news in found:
                 before = len(pinned)
                 told.append(await self._prepared(news, pinned))
+                if told[-1].producers:
+                    pieces.append(told[-1].producers)
                 pieces += pinned[before:]
                 pieces += told[-1].batches
-            size_bytes = sum(news.result.body_bytes for news in told)
+            size_bytes = sum(news.result.size_bytes for news in told)
             await self._sender.send(self._head(request, told, size_bytes), pieces)
         finally:
             unpin_all(self._files, pinned)

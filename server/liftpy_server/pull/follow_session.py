@@ -54,6 +54,10 @@ class FollowedPartition(Protocol):
         """How things are now for a fetch that was taken; a refusal when this replica leads in its epoch no longer."""
         ...
 
+    def told_producers(self, fetch: FollowFetch, end: int) -> bytes:
+        """What a follower is to be told of ordered producers with the records below `end`; see `FollowResult`."""
+        ...
+
     def wait_follower(self, wake: Callable[[bool], None], node_id: str) -> None:
         """Call `wake` once: with True at the next append or change of role, with False when the HW moves."""
         ...
@@ -79,11 +83,12 @@ class FollowFound(NamedTuple):
     slices: Sequence[Slice] = ()
     verify: bool = False
     batches: Sequence[bytes] = ()
+    producers: bytes = b""
 
     @property
     def is_urgent(self) -> bool:
         """Whether there is more to say than that the high watermark has moved."""
-        return self.result.body_bytes > 0 or self.result.refusal is not FollowRefusal.NONE
+        return self.result.size_bytes > 0 or self.result.refusal is not FollowRefusal.NONE
 
 
 class _Entry:
@@ -160,7 +165,7 @@ class FollowSession:
             entry = self._entries[key] = _Entry(follower.node_id, fetch, partition, partial(self._woken, key))
         else:
             self._rest(entry)
-            if fetch[1:4] != entry.fetch[1:4] or entry.sent_id <= fetch.seen:
+            if fetch[1:4] != entry.fetch[1:4] or fetch.knows != entry.fetch.knows or entry.sent_id <= fetch.seen:
                 entry.sent_id = 0
         entry.fetch = fetch
         answer = fetch.not_led() if partition is None else partition.follower_fetched(follower.node_id, fetch)
@@ -225,7 +230,7 @@ class FollowSession:
             found.append(news)
             if news.result.body_bytes:
                 entry.sent_id = correlation_id
-                bytes_max -= news.result.body_bytes
+            bytes_max -= news.result.size_bytes
             if news.slices:
                 entry.hint = news.slices[-1]
         return found
@@ -274,7 +279,7 @@ class FollowSession:
         if not (isinstance(error, OSError) and is_full(error)) and not _is_overtaken(news, error):
             news.partition.fail(str(error))
         self._drop(news.result.key)
-        return FollowFound(news.result._replace(refusal=FollowRefusal.NOT_LEADER, body_bytes=0))
+        return FollowFound(news.result._replace(refusal=FollowRefusal.NOT_LEADER, body_bytes=0, producers_bytes=0))
 
     def _look(self, entry: _Entry, bytes_max: int) -> FollowFound | None:
         """News of one partition; None when there are none."""
@@ -286,13 +291,16 @@ class FollowSession:
             return FollowFound(answer)
         log = partition.log
         has_more = log.log_end > fetch.offset
-        if not has_more and answer.high_watermark <= fetch.high_watermark:
+        if not has_more and answer.high_watermark <= fetch.high_watermark and fetch.knows:
             return None
         if has_more and log.recent is not None and fetch.offset >= log.log_start and log.failure is None:
             batches = () if fetch.verify else log.recent.read(fetch.offset, bytes_max)
-            if batches:
-                return FollowFound(answer._replace(body_bytes=sum(map(len, batches))), partition, batches=batches)
-        return self._read(entry, partition, answer, bytes_max) if has_more else FollowFound(answer)
+            if batches:  # as they were appended: they tell of their producers
+                found = FollowFound(answer._replace(body_bytes=sum(map(len, batches))), partition, batches=batches)
+                return _telling(found, fetch, fetch.offset)
+        if has_more:
+            return self._read(entry, partition, answer, bytes_max)
+        return _telling(FollowFound(answer, partition), fetch, fetch.offset)
 
     def _read(
         self, entry: _Entry, partition: FollowedPartition, result: FollowResult, bytes_max: int
@@ -305,10 +313,18 @@ class FollowSession:
             return FollowFound(result._replace(refusal=FollowRefusal.BELOW_START, log_start=error.log_start))
         except (PartitionOfflineError, OSError) as error:
             return self.unreadable(FollowFound(result, partition), error)
-        if not slices and result.high_watermark <= fetch.high_watermark:
+        if not slices and result.high_watermark <= fetch.high_watermark and fetch.knows:
             return None
         size = sum(piece.length for piece in slices)
-        return FollowFound(result._replace(body_bytes=size), partition, slices, bool(fetch.verify))
+        found = FollowFound(result._replace(body_bytes=size), partition, slices, bool(fetch.verify))
+        return _telling(found, fetch, slices[-1].next_offset if slices else fetch.offset)
+
+
+def _telling(found: FollowFound, fetch: FollowFetch, end: int) -> FollowFound:
+    """News with what is to be told of ordered producers, of records below `end`."""
+    assert found.partition is not None
+    told = found.partition.told_producers(fetch, end)
+    return found._replace(result=found.result._replace(producers_bytes=len(told)), producers=told) if told else found
 
 
 def _is_overtaken(news: FollowFound, error: Exception) -> bool:

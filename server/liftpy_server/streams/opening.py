@@ -282,7 +282,9 @@ class StreamOpening:
                 kept_time = LogTimeState(info.restored_time)  # from there on nothing measured the time
             log_time = _log_time(log, self._files, self._clock.elapsed(), kept_time)
             checkpointed = self._checkpoint.high_watermarks.get((uuid, number), 0)
-            dedupe.ordered = load_ordered(self._disk, directory, log.log_end, checkpointed)
+            dedupe.ordered = load_ordered(self._disk, directory, log.log_start, log.log_end, checkpointed)
+            if dedupe.ordered.saved_end is not None:  # what it says is committed; merged batches lie below that
+                kept_mark = max(kept_mark, dedupe.ordered.end_offset)
             note_log(dedupe, log, log_time, log.log_end if self.is_alone(info) else kept_mark)
         except (PartitionOfflineError, LiftError, OSError) as error:
             logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400

@@ -98,7 +98,7 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Append:
-    """Append what a leader sent, unchanged."""
+    """Append what a leader sent, unchanged; or only take note of what it says of ordered producers."""
 
     fetched: FetchAnswered
 

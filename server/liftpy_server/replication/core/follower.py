@@ -214,6 +214,7 @@ class Follower:
             return self._rebuild(answer.log_start, now_s, is_planned=True)
         if fetched.ranges:
             self._log.delete_horizon = max(self._log.delete_horizon, answer.delete_horizon)
+        if fetched.ranges or answer.producers_bytes:
             self.phase = FollowPhase.APPENDING
             return [Append(fetched=fetched)]
         return [*self._advanced(), *self._fetch(now_s)]

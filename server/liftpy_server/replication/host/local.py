@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from liftpy_envelope.follow import FollowFetch, FollowQuestion
+    from liftpy_log.ids.ordered import ToldProducers
     from liftpy_log.recent import RecentBatches, RecentTail
     from liftpy_server.partition.partition import Partition
     from liftpy_server.replication.core.effects import Effect
@@ -166,6 +167,15 @@ class LocalReplica(Answering):
         """Whether it follows, and its log is known to be the beginning of its leader's."""
         role = self._core.role
         return isinstance(role, Follower) and role.phase in {FollowPhase.FETCHING, FollowPhase.APPENDING}
+
+    def told_producers(self, fetch: FollowFetch, end: int) -> bytes:
+        """See `FollowedPartition`. Only key compaction merges batches, and never those of the newest segment."""
+        if fetch.knows and fetch.offset >= self.log.active.base_offset:
+            return b""
+        ordered, end = self.partition.dedupe.ordered, min(end, self.partition.high_watermark)
+        if not fetch.knows:
+            return ordered.encode(end)
+        return ordered.encode(end, fetch.offset) if ordered.known(end, fetch.offset) else b""
 
     def whole_end(self, asked_s: float) -> int | None:
         """See `FollowedPartition`."""
@@ -341,7 +351,7 @@ class LocalReplica(Answering):
             case fx.AnswerFetch() | fx.AnswerEpochEnd():
                 self.answer = effect.answer
             case fx.Fetch():
-                self._host.fetch(self, effect.leader, effect.request)
+                self._host.fetch(self, effect.leader, self._as_it_counts(effect.request))
             case fx.AskEpochEnd():
                 self._host.ask(self, effect.leader, effect.question)
             case fx.Append() | fx.Truncate() | fx.Rebuild() | fx.KeepCommitted():
@@ -352,6 +362,10 @@ class LocalReplica(Answering):
                 self._accept(effect)
             case _:
                 self._host.propose(self, effect)
+
+    def _as_it_counts(self, request: FollowFetch) -> FollowFetch:
+        """Until its leader told it of ordered producers before its log, a replica counts as having nothing."""
+        return request if self.partition.dedupe.ordered.is_whole else request._replace(knows=0, durable_end=0)
 
     def _follow_log(self, effect: fx.Append | fx.Truncate | fx.Rebuild | fx.KeepCommitted) -> None:
         """Do to the log, or leave undone, what makes it the leader's."""
@@ -369,6 +383,10 @@ class LocalReplica(Answering):
         try:
             if self.partition.storage_full:
                 raise StorageFullError("the node's disk is full")
+            self._learn_producers(records.told)
+            if not records.headers:
+                self._waiting.append(inputs.LogAppended(ranges=(), durable_end=self.partition.durable_end))
+                return
             appended, records = append_followed(self.log, records, answer.high_watermark, answer.delete_horizon)
         except (StorageFullError, BatchesRefusedError) as error:
             self._host.warn(self, f"can not follow: {error}")
@@ -377,6 +395,8 @@ class LocalReplica(Answering):
         except (PartitionOfflineError, BatchCorruptError) as error:
             self.partition.fail(str(error))
             return
+        finally:
+            self.partition.dedupe.ordered.truncate(self.log.log_end)
         stored = [header for header in records.headers if header.next_offset <= appended.next_offset]
         self.partition.copied(after_ns, appended.timestamp, [Leap(*leap) for leap in answer.leaps])
         try:
@@ -388,6 +408,27 @@ class LocalReplica(Answering):
         self.partition.replicated()
         ranges = ranges_up_to(fetched.ranges, appended.next_offset)
         self._waiting.append(inputs.LogAppended(ranges=ranges, durable_end=self.partition.durable_end))
+
+    def _learn_producers(self, told: ToldProducers | None) -> None:
+        """Know what a leader says of ordered producers, durably, before there are records of which nothing else tells.
+
+        Raises:
+            StorageFullError: there is no room.
+            BatchesRefusedError: the leader answers a fetch from before this log began anew.
+            PartitionOfflineError: an I/O error.
+        """
+        ordered = self.partition.dedupe.ordered
+        if told is None:
+            if not ordered.is_whole:
+                raise BatchesRefusedError(self.log.directory, "nothing came of what was stored before them")
+            return
+        ordered.learn(told.batches)
+        ordered.told_end = max(ordered.told_end, told.end)
+        if told.batches or not ordered.is_whole:
+            end = max(told.end, self.partition.ordered_end)
+            self.log.save_ordered(ordered.encode(end))
+            ordered.saved_end = end
+            ordered.is_whole = True
 
     def _know_ids(self) -> None:
         """Let the partition know the ids of what is in the log, and of nothing else; an error may have come between."""
@@ -438,11 +479,9 @@ class LocalReplica(Answering):
         self.partition.was_cut(to)
 
     def _forget_ordered(self) -> None:
-        """What the file says of ordered producers is not so of the log that begins anew."""
-        ordered = self.partition.dedupe.ordered
-        if ordered.saved_end is not None:
-            self.log.save_ordered(OrderedProducers().encode(0))
-            ordered.saved_end = -1
+        """What the file says of ordered producers is not so of the log that begins anew; nor is that there are none."""
+        self.log.save_ordered(OrderedProducers().encode(0))
+        self.partition.dedupe.ordered.saved_end = -1
 
     def _keep_committed(self, effect: fx.KeepCommitted) -> None:
         self._host.warn(

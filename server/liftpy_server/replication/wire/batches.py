@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_envelope.batch import HEADER_SIZE, check_body, read_header
 from liftpy_envelope.errors import BatchCorruptError
+from liftpy_log.ids.ordered import decode_ordered
 from liftpy_server.replication.core.inputs import FetchAnswered
 from liftpy_server.replication.core.ranges import BatchRange
 
@@ -16,17 +17,23 @@ if TYPE_CHECKING:
 
     from liftpy_envelope.batch import BatchHeader
     from liftpy_envelope.follow import FollowResult
+    from liftpy_log.ids.ordered import ToldProducers
 
-__all__ = ["FollowedBatches", "check_batches", "fetched", "ranges_of"]
+__all__ = ["FollowedBatches", "check_batches", "check_producers", "fetched", "ranges_of"]
 
 _BATCHES_PER_PASS: Final = 256  # checked before the event loop gets its turn: about a millisecond
 
 
 class FollowedBatches(NamedTuple):
-    """Whole batches of a leader, unchanged, and their headers: the `records` of a `FetchAnswered`."""
+    """Whole batches of a leader, unchanged, and their headers: the `records` of a `FetchAnswered`.
+
+    Attributes:
+        told: what the leader says of ordered producers that the headers do not tell of.
+    """
 
     data: pa.Buffer
     headers: list[BatchHeader]
+    told: ToldProducers | None = None
 
 
 def check_batches(
@@ -68,6 +75,18 @@ def check_batches(
     return FollowedBatches(data, headers)
 
 
+def check_producers(data: pa.Buffer) -> ToldProducers:
+    """What a leader says of ordered producers.
+
+    Raises:
+        BatchCorruptError: it is damaged.
+    """
+    told = decode_ordered(data.to_pybytes())
+    if told is None:
+        raise BatchCorruptError("what it says of ordered producers is damaged")
+    return told
+
+
 def ranges_of(headers: list[BatchHeader], offset: int) -> tuple[BatchRange, ...]:
     """One range for every epoch; the first begins at `offset`, also where its batch begins before."""
     if len(headers) == 1:
@@ -86,5 +105,5 @@ def fetched(result: FollowResult, batches: FollowedBatches) -> FetchAnswered:
     return FetchAnswered(
         result=result,
         ranges=ranges_of(batches.headers, result.offset),
-        records=batches if batches.headers else None,
+        records=batches if batches.headers or batches.told else None,
     )

@@ -24,7 +24,7 @@ from liftpy_envelope.follow import FollowResponse
 from liftpy_envelope.limits import FETCH_WAIT_MS_MAX
 from liftpy_envelope.pull import Api
 from liftpy_server.repeated_warnings import RepeatedWarnings
-from liftpy_server.replication.wire.batches import check_batches, fetched
+from liftpy_server.replication.wire.batches import check_batches, check_producers, fetched
 from liftpy_server.replication.wire.book import FollowBook
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from liftpy_envelope.follow import FollowEnd, FollowFetch, FollowQuestion, FollowResult, FollowWhole
     from liftpy_envelope.frames import Response
     from liftpy_envelope.pull import PartitionKey
+    from liftpy_log.ids.ordered import ToldProducers
     from liftpy_server.metadata.state import NodeInfo
     from liftpy_server.replication.core.inputs import FetchAnswered
     from liftpy_server.replication.core.view import ReplicationTimes
@@ -279,12 +280,12 @@ class FollowLink:
             raise PullError(response.error, response.message)
         answers = unpack_body(FollowResponse, response.result)
         body = response.body
-        if sum([result.body_bytes for result in answers.results]) != body.size:
+        if sum([result.size_bytes for result in answers.results]) != body.size:
             raise FrameError(f"a response with a body of {body.size} bytes says that it has another size")
         ready: Ready = [(end, end) for end in answers.ends]
         ready_bytes = position = 0
         for result in answers.results:
-            size = result.body_bytes
+            size = result.size_bytes
             answer = yield from self._checked(result, body if size == body.size else body.slice(position, size))
             position += size
             if answer is not None:
@@ -313,14 +314,18 @@ class FollowLink:
         if request is None:
             return None
         last_epoch = request.last_epoch if request.offset == result.offset else -1
+        told: ToldProducers | None = None
         try:
+            if result.producers_bytes:
+                told = check_producers(data.slice(0, result.producers_bytes))
+                data = data.slice(result.producers_bytes)
             batches = yield from check_batches(data, result.offset, last_epoch, result.leader_epoch)
         except LiftError as error:
             self._book.damaged(result.key)
             raise LinkError(
                 f"it sent a damaged batch of {result.key.uuid.hex()}/{result.key.partition}: {error}"
             ) from error
-        return fetched(result, batches)
+        return fetched(result, batches._replace(told=told) if told else batches)
 
     def _hand_on(self, ready: Ready, correlation_id: int | None = None) -> None:
         """Give answers to those who still want them.

@@ -99,7 +99,7 @@ def test_it_is_what_the_log_says(steps, tmp_path_factory):
                 table.saved_end = log.committed
             checkpoint = log.committed
         else:
-            table = load_ordered(disk, directory, log.end, checkpoint)
+            table = load_ordered(disk, directory, 0, log.end, checkpoint)
             for producer, each in log.batches:
                 if each.offset >= table.end_offset:
                     table.add(producer, each, log.committed)
@@ -109,7 +109,7 @@ def test_it_is_what_the_log_says(steps, tmp_path_factory):
 
 
 def test_no_file_means_nothing_below_the_checkpoint(tmp_path):
-    table = load_ordered(OsDisk(), tmp_path, log_end=100, checkpointed_end=60)
+    table = load_ordered(OsDisk(), tmp_path, log_start=0, log_end=100, checkpointed_end=60)
     assert (len(table), table.end_offset, table.saved_end) == (0, 60, None)
 
 
@@ -119,7 +119,7 @@ def test_a_damaged_file_is_told_of_and_the_log_is_read(tmp_path, caplog):
     content = bytearray(table.encode(50))
     content[-1] ^= 1
     save_ordered(OsDisk(), tmp_path, bytes(content))
-    table = load_ordered(OsDisk(), tmp_path, log_end=100, checkpointed_end=60)
+    table = load_ordered(OsDisk(), tmp_path, log_start=0, log_end=100, checkpointed_end=60)
     assert (len(table), table.end_offset) == (0, 0)
     assert "is damaged" in caplog.text
 
@@ -129,7 +129,7 @@ def test_the_file_speaks_of_nothing_that_the_log_lost(tmp_path):
     table.add(IDS[0], batch(5), 0)
     table.add(IDS[1], batch(50), 0)
     save_ordered(OsDisk(), tmp_path, table.encode(60))
-    table = load_ordered(OsDisk(), tmp_path, log_end=40, checkpointed_end=60)
+    table = load_ordered(OsDisk(), tmp_path, log_start=0, log_end=40, checkpointed_end=60)
     assert (highest(table), table.end_offset) == ({IDS[0]: (1, 5)}, 40)
 
 

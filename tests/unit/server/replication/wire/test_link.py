@@ -8,6 +8,7 @@ import time
 import pytest
 
 from liftpy_envelope.follow import FollowQuestion, FollowRefusal
+from liftpy_log.ids.ordered import OrderedProducers, StoredBatch
 from liftpy_log.partition_log import LogConfig
 from support.cluster import eventually
 from support.follow_kit import EPOCH, Follower, Leader, Wire, key_of
@@ -39,6 +40,37 @@ async def test_ten_thousand_batches_arrive_unchanged(tmp_path):
             await follower.until(lambda: follower.requests[KEY].offset == 10_000)
             assert follower.data[KEY] == leader.data()
             assert replica.fetches[-1].last_epoch == EPOCH
+
+
+@pytest.mark.parametrize("records", [0, 3])
+async def test_what_is_told_of_ordered_producers_comes_before_the_batches(tmp_path, records):
+    table = OrderedProducers()
+    table.add(bytes(range(16)), StoredBatch(3, 70, 5, 1, 1), 0)
+    async with Leader(tmp_path) as leader:
+        replica = leader.add()
+        replica.told = table.encode(6)
+        for _ in range(records):
+            replica.append(b"x")
+        async with Follower(leader.info) as follower:
+            follower.goes_on = False
+            follower.fetch(knows=0)
+            await follower.until(lambda: KEY in follower.answers)
+            found = follower.fetched[KEY].records
+            assert found.told == (6, table.known(6))
+            assert [header.next_offset for header in found.headers] == list(range(1, records + 1))
+
+
+async def test_damage_of_what_is_told_of_ordered_producers_breaks_the_connection(tmp_path):
+    async with Leader(tmp_path) as leader:
+        replica = leader.add()
+        replica.told = OrderedProducers().encode(6)[:-1] + b"!"
+        async with Follower(leader.info) as follower:
+            follower.goes_on = False
+            follower.fetch(knows=0)
+            await eventually(lambda: len(replica.fetches) > 1)
+            replica.told = OrderedProducers().encode(6)
+            await follower.until(lambda: KEY in follower.answers)
+            assert follower.fetched[KEY].records.told == (6, [])
 
 
 async def test_epochs_of_an_answer_are_its_ranges(tmp_path):
