@@ -158,7 +158,7 @@ def _forget_who_was_in_sync(partition: Any, isr: Any, _min_isr: int) -> Any:
     return _SETTLED_ISR(partition, isr, 0)
 
 
-def _load_no_ordered(_disk: Any, _path: Any, _log_start: int, log_end: int, _checkpointed: int) -> OrderedProducers:
+def _load_no_ordered(_disk: Any, _path: Any, _start: int, log_end: int, *_others: Any) -> OrderedProducers:
     """Only what comes from now on is known."""
     ordered = OrderedProducers()
     ordered.end_offset = log_end

@@ -66,6 +66,7 @@ class PartitionDetails:
         unreachable: its leader did not answer, or there is none.
         dedupe_window_shortened: message ids are forgotten before the stream's `dedupe_window_s` is over.
         dedupe_known_s: how long ago a message may be for its id to be remembered surely.
+        ordered_producers: pairs of groups and source partitions whose outputs it remembers.
     """
 
     partition: int
@@ -87,6 +88,7 @@ class PartitionDetails:
     tiered_end: int | None = None
     dedupe_window_shortened: bool | None = None
     dedupe_known_s: float | None = None
+    ordered_producers: int | None = None
 
     @classmethod
     def from_answer(cls, partition: dict[str, Any]) -> PartitionDetails:

@@ -38,7 +38,10 @@ if TYPE_CHECKING:
     from liftpy_log.storage.disk import Disk
 
 __all__ = [
+    "NODE_PRODUCERS_MAX",
+    "PRODUCERS_MAX",
     "OrderedId",
+    "OrderedMemory",
     "OrderedProducers",
     "StoredBatch",
     "ToldProducers",
@@ -50,6 +53,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 PRODUCERS_MAX: Final = 10_000
+NODE_PRODUCERS_MAX: Final = 250_000  # some 250 MB
 EXPIRY_NS: Final = 7 * 86_400 * 10**9
 
 _NAME: Final = "producers"
@@ -101,12 +105,28 @@ class ToldProducers(NamedTuple):
     batches: list[tuple[bytes, StoredBatch]]
 
 
+class OrderedMemory:
+    """What the ordered producers of all partitions of a node may be.
+
+    Args:
+        producers_max: Beyond that no leader takes new ones. A follower takes what its leader has.
+
+    Attributes:
+        producers: how many there are.
+    """
+
+    def __init__(self, producers_max: int = NODE_PRODUCERS_MAX) -> None:
+        self.producers_max = producers_max
+        self.producers = 0
+
+
 class OrderedProducers:
     """The ordered producers that one partition remembers.
 
     Args:
         producers_max: How many it takes. Beyond that a new one takes the place of one that expired, or is refused.
         expiry_ns: How much older than the newest record the last batch of a producer is that expired.
+        memory: What all of the node share.
 
     Attributes:
         end_offset: What is stored below it is known here, and nothing from there on.
@@ -115,9 +135,12 @@ class OrderedProducers:
         saved_end: `end_offset` of the file; None if there is no file, -1 if it says what is not so any more.
     """
 
-    def __init__(self, producers_max: int = PRODUCERS_MAX, expiry_ns: int = EXPIRY_NS) -> None:
+    def __init__(
+        self, producers_max: int = PRODUCERS_MAX, expiry_ns: int = EXPIRY_NS, memory: OrderedMemory | None = None
+    ) -> None:
         self._producers_max = producers_max
         self._expiry_ns = expiry_ns
+        self._memory = memory or OrderedMemory()
         self._batches: dict[bytes, deque[StoredBatch]] = {}  # ascending; producers by the age of their last batch
         self._changed_end = 0  # no batch was added from there on
         self.end_offset = 0
@@ -137,10 +160,12 @@ class OrderedProducers:
 
     def has_room(self, producer: bytes, now: int) -> bool:
         """Whether another batch of this producer can be remembered."""
-        if producer in self._batches or len(self._batches) < self._producers_max:
+        if producer in self._batches:
             return True
-        oldest = next(iter(self._batches.values()))
-        return oldest[-1].time < now - self._expiry_ns
+        if len(self._batches) < self._producers_max and self._memory.producers < self._memory.producers_max:
+            return True
+        oldest = next(iter(self._batches.values()), None)
+        return oldest is not None and oldest[-1].time < now - self._expiry_ns
 
     def add(self, producer: bytes, batch: StoredBatch, committed_end: int) -> None:
         """Remember a batch that was appended.
@@ -154,6 +179,7 @@ class OrderedProducers:
         batches = self._batches.get(producer)
         if batches is None:
             batches = deque()
+            self._memory.producers += 1
         elif batches[-1].order >= batch.order:
             return
         else:
@@ -162,11 +188,19 @@ class OrderedProducers:
         while len(batches) > 1 and batches[1].offset < committed_end:
             batches.popleft()
         self._batches[producer] = batches
-        while len(self._batches) > self._producers_max:
+        while self._is_too_much:
             oldest = next(iter(self._batches))
             if self._batches[oldest][-1].time >= batch.time - self._expiry_ns:
                 break  # its leader had room; the limit of another version may have been larger
-            del self._batches[oldest]
+            self._forget(oldest)
+
+    @property
+    def _is_too_much(self) -> bool:
+        return len(self._batches) > self._producers_max or self._memory.producers > self._memory.producers_max
+
+    def _forget(self, producer: bytes) -> None:
+        del self._batches[producer]
+        self._memory.producers -= 1
 
     def learn(self, batches: Iterable[tuple[bytes, StoredBatch]]) -> None:
         """Take over what another replica, or the file, has; ascending by offset."""
@@ -196,10 +230,11 @@ class OrderedProducers:
             while batches and batches[-1].offset >= end:
                 batches.pop()
             if not batches:
-                del self._batches[producer]
+                self._forget(producer)
 
     def clear(self, end: int) -> None:
         """Forget everything: the log begins anew at `end`."""
+        self._memory.producers -= len(self._batches)
         self._batches.clear()
         self._changed_end = 0
         self.end_offset = end
@@ -211,6 +246,11 @@ class OrderedProducers:
     def is_unsaved(self) -> bool:
         """Whether the file lacks a batch that is known here."""
         return self._changed_end > (self.saved_end or 0)
+
+    def lacks_below(self, end: int) -> bool:
+        """Whether the file lacks a batch that only the log below `end` tells of."""
+        saved_end = self.saved_end or 0
+        return any(saved_end <= batches[-1].offset < end for batches in self._batches.values())
 
     def encode(self, end: int, since: int = 0) -> bytes:
         """The bytes of the file: what is stored below `end`; for a follower, which knows the rest, from `since` on."""
@@ -244,7 +284,14 @@ def save_ordered(disk: Disk, directory: Path, content: bytes) -> None:
     write_atomically(disk, directory / _NAME, content)
 
 
-def load_ordered(disk: Disk, directory: Path, log_start: int, log_end: int, checkpointed_end: int) -> OrderedProducers:
+def load_ordered(
+    disk: Disk,
+    directory: Path,
+    log_start: int,
+    log_end: int,
+    checkpointed_end: int,
+    memory: OrderedMemory | None = None,
+) -> OrderedProducers:
     """What the file of a partition says, as far as the log has it.
 
     Args:
@@ -253,11 +300,12 @@ def load_ordered(disk: Disk, directory: Path, log_start: int, log_end: int, chec
         log_start: of its log.
         log_end: of its log.
         checkpointed_end: what the last checkpoint says was committed; 0 if it says nothing.
+        memory: what all partitions of the node share.
 
     Raises:
         OSError: the disk fails.
     """
-    producers = OrderedProducers()
+    producers = OrderedProducers(memory=memory)
     try:
         decoded = decode_ordered(read_whole(disk, directory / _NAME))
     except FileNotFoundError:

@@ -48,6 +48,7 @@ _NODE_GAUGES = (
     ("group_bytes", "what those groups take, by which groups.bytes_max goes"),
     ("resident_bytes", "memory in RAM"),
     ("dedupe_bytes", "memory for message ids, of which storage.dedupe_memory_bytes are meant to be enough"),
+    ("ordered_producers", "pairs of groups and source partitions that are remembered; from 250,000 on none are added"),
     ("open_files", "segment files held open"),
 )
 _NODE_COUNTERS = (
@@ -215,12 +216,19 @@ class _NodeCollector(Collector):
             "for how long an id is surely remembered: dedupe_window_s, or less where that is too much",
             labels=labels,
         )
+        ordered = GaugeMetricFamily(
+            "liftpy_partition_ordered_producers",
+            "pairs of groups and source partitions that are remembered; from 10,000 on none are added",
+            labels=labels,
+        )
         for partition in partitions:
             values = [partition.stream.name, str(partition.number)]
             ids.add_metric(values, float(len(partition.dedupe)))
             known.add_metric(values, partition.dedupe.known_ns(partition.age_now_ns()) / 1e9)
+            ordered.add_metric(values, float(len(partition.dedupe.ordered)))
         yield ids
         yield known
+        yield ordered
         yield from self._followers(partitions)
 
     def _followers(self, partitions: Sequence[Partition]) -> Iterator[Metric]:

@@ -30,6 +30,7 @@ LEADER_NUMBERS: Final = (
     "dedupe_ids",
     "dedupe_window_shortened",
     "dedupe_known_s",
+    "ordered_producers",
     "clock_ahead_s",
     "unmeasured_s",
 )

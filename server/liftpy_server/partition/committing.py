@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.errors import AckErrorCode, ErrorCode
 from liftpy_envelope.stream_config import SyncMode
-from liftpy_log.errors import PartitionOfflineError
+from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.histogram import Histogram
 from liftpy_log.ids.ordered import StoredBatch
 from liftpy_log.log_time import LogTime, LogTimeState
@@ -312,6 +312,17 @@ class CommittingLog:
             self.work(lambda: self.log.save_ordered(ordered.encode(end)))
             ordered.saved_end = end
 
+    def _save_ordered_before(self, offset: int) -> None:
+        """Records below `offset` are about to go, and with them what they say of ordered producers.
+
+        They also go from a full disk, which needs that, if the rest of the log or the file say the same.
+        """
+        try:
+            self.save_ordered()
+        except StorageFullError:
+            if self.dedupe.ordered.lacks_below(offset):
+                raise
+
     @property
     def has_unsaved_ordered(self) -> bool:
         """Whether the file of the ordered producers lacks something, and no leader is to tell more of them."""
@@ -481,7 +492,7 @@ class CommittingLog:
         Raises:
             StorageFullError, PartitionOfflineError: from the log.
         """
-        self.save_ordered()
+        self._save_ordered_before(offset)
         if offset > self.high_watermark:
             self.roll()  # what that makes durable may be committed by it
         self.work(lambda: self.log.purge(min(offset, self.high_watermark)))
@@ -493,7 +504,7 @@ class CommittingLog:
         Raises:
             StorageFullError, PartitionOfflineError: from the log.
         """
-        self.save_ordered()
+        self._save_ordered_before(offset)
         if self.log.drop_before(min(offset, self.high_watermark)):
             self.start_advanced()
 

@@ -10,7 +10,7 @@ from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.ipc import column_buffers, nullable_column, repeated_column, values_column
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.ids.dedupe import hash_id, hash_ids
-from liftpy_log.ids.ordered import OrderedId
+from liftpy_log.ids.ordered import NODE_PRODUCERS_MAX, PRODUCERS_MAX, OrderedId
 from liftpy_server.messages.incoming import Refusal, refusal_of
 from liftpy_server.partition.acks import AckItem, ItemAcks
 from liftpy_server.settings.limits import BATCH_VALUE_BYTES_MAX
@@ -165,8 +165,9 @@ class RecordBuilder:
             return None
         return Refusal(
             AckErrorCode.TOO_MANY_PRODUCERS,
-            f"the partition remembers {len(self._partition.dedupe.ordered)} ordered producers (pairs of a group and a "
-            "source partition), and all of them were active in the last 7 days: use fewer groups or source partitions",
+            f"no other ordered producer (pair of a group and a source partition) can be remembered: the partition has "
+            f"{len(self._partition.dedupe.ordered)} of at most {PRODUCERS_MAX}, all of its node at most "
+            f"{NODE_PRODUCERS_MAX}, and those of the last 7 days stay; use fewer groups or source partitions",
         )
 
     def _owe_duplicate(self, message: Incoming, stored: Stored) -> None:

@@ -14,7 +14,7 @@ from liftpy_envelope.pull import PartitionKey
 from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
 from liftpy_log.ids.dedupe import DedupeMemory, DedupeWindow
-from liftpy_log.ids.ordered import load_ordered
+from liftpy_log.ids.ordered import OrderedMemory, load_ordered
 from liftpy_log.log_time import LogTime, LogTimeState
 from liftpy_log.opening import check_batches
 from liftpy_log.partition_log import LogConfig, PartitionLog
@@ -134,6 +134,7 @@ class StreamOpening:
         self._request_sync = request_sync
         self._keeper = keeper
         self._dedupe_memory = dedupe_memory or DedupeMemory()
+        self._ordered_memory = OrderedMemory()
         self._ready: dict[tuple[str, int], _OpenLog] = {}  # whose partitions are not opened yet
         self._to_try_again: set[tuple[str, int]] = set()
 
@@ -223,6 +224,7 @@ class StreamOpening:
     def release_rest(self) -> None:
         """Give back the logs that were opened before the node registered, and are not wanted any more."""
         for ready in self._ready.values():
+            ready.dedupe.clear(0)
             ready.log.release()
         self._ready.clear()
 
@@ -231,6 +233,7 @@ class StreamOpening:
         stream, info = local.state, local.info.partitions[number]
         ready = self._ready.pop((stream.uuid, number), None)
         if ready is not None and ready.made_for != (local.info.config, info.empty_log_start):
+            ready.dedupe.clear(0)
             ready.log.release()
             ready = None
         _, log, dedupe, log_time, kept_mark = ready or self._open_log(local.info, number)
@@ -282,7 +285,9 @@ class StreamOpening:
                 kept_time = LogTimeState(info.restored_time)  # from there on nothing measured the time
             log_time = _log_time(log, self._files, self._clock.elapsed(), kept_time)
             checkpointed = self._checkpoint.high_watermarks.get((uuid, number), 0)
-            dedupe.ordered = load_ordered(self._disk, directory, log.log_start, log.log_end, checkpointed)
+            dedupe.ordered = load_ordered(
+                *(self._disk, directory, log.log_start, log.log_end, checkpointed, self._ordered_memory)
+            )
             if dedupe.ordered.saved_end is not None:  # what it says is committed; merged batches lie below that
                 kept_mark = max(kept_mark, dedupe.ordered.end_offset)
             note_log(dedupe, log, log_time, log.log_end if self.is_alone(info) else kept_mark)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_log.ids import ordered
-from liftpy_log.ids.ordered import OrderedId, OrderedProducers, StoredBatch, load_ordered, save_ordered
+from liftpy_log.ids.ordered import OrderedId, OrderedMemory, OrderedProducers, StoredBatch, load_ordered, save_ordered
 from liftpy_log.storage.disk import OsDisk
 from support.examples import examples
 
@@ -41,6 +41,26 @@ def test_what_was_cut_off_was_never_stored():
     table.truncate(8)
     assert highest(table) == {IDS[0]: (1, 5)}
     assert table.end_offset <= 8
+
+
+def test_all_partitions_of_a_node_share_a_bound():
+    memory = OrderedMemory(producers_max=3)
+    first, second = OrderedProducers(memory=memory), OrderedProducers(expiry_ns=50, memory=memory)
+    first.add(IDS[0], batch(1), 0)
+    first.add(IDS[1], batch(2), 0)
+    second.add(IDS[0], batch(1, time=10), 0)
+    assert not first.has_room(IDS[2], 0)
+    assert first.has_room(IDS[1], 0)
+    assert not OrderedProducers(memory=memory).has_room(IDS[2], 0), "it has none whose place could be taken"
+    assert second.has_room(IDS[2], 100), "in place of one that expired"
+    second.add(IDS[2], batch(2, time=100), 0)
+    assert (len(second), memory.producers) == (1, 3)
+    second.add(IDS[3], batch(3, time=101), 0)
+    assert (len(second), memory.producers) == (2, 4), "a follower takes what its leader has"
+    second.truncate(3)
+    first.clear(0)
+    assert memory.producers == 1
+    assert first.has_room(IDS[2], 0)
 
 
 class Log:

@@ -10,6 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from liftpy_server.admin.metrics import render_metrics
 from liftpy_server.metadata.state import PartitionInfo
+from support.envelopes import idempotent
 from support.fake_node import fake_node
 from support.nats_frames import header_block, msg
 
@@ -111,6 +112,14 @@ def test_offline_partition_is_counted(node):
 def test_node_without_streams(node):
     node.streams = SimpleNamespace(by_uuid={}, by_key={}, partitions=[])
     assert samples(node)["liftpy_partitions",] == 0
+
+
+def test_ordered_producers(make_kit, tmp_path):
+    kit = make_kit()
+    kit.receive(msg(b"orders.a", idempotent([b"v"], 1, producer_epoch=1, ack_inbox="r")))
+    found, labels = samples(fake_node(kit, tmp_path)), (("partition", "0"), ("stream", "orders"))
+    assert found["liftpy_partition_ordered_producers", *labels] == 1
+    assert found["liftpy_ordered_producers",] == 1
 
 
 def test_message_ids(make_kit, tmp_path):

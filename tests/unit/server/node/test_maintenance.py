@@ -15,10 +15,12 @@ from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.checkpoint import load_checkpoint
 from liftpy_log.durability.group_commit import GroupCommit
 from liftpy_log.errors import PartitionOfflineError
+from liftpy_log.ids.ordered import load_ordered
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.node import maintenance as maintenance_module
 from liftpy_server.node.maintenance import Maintenance, make_checkpoint
 from liftpy_server.settings.config import StorageConfig
+from support.envelopes import idempotent
 from support.nats_frames import header_block, msg
 from support.server_kit import FlakyFile
 
@@ -196,6 +198,22 @@ async def test_checkpoint_that_can_not_be_written_stops_nothing(bench, caplog):
     here.kit.disk.is_full = True
     await here.maintenance._checkpoint()
     assert "checkpoint could not be written" in caplog.text
+
+
+async def test_without_room_for_the_ordered_producers_there_is_no_checkpoint(bench, caplog):
+    """It would say that a log without their file has none below."""
+    here = bench()
+    here.kit.receive(msg(b"orders.a", idempotent([b"v"], 1, producer_epoch=1, ack_inbox="r")))
+    here.kit.sync()
+    here.kit.disk.is_full = True
+    await here.maintenance._checkpoint()
+    assert "the checkpoint is not written: the file of the ordered producers" in caplog.text
+    here.kit.disk.is_full = False
+    assert not here.data_dir.checkpoint_path.exists()
+    await here.maintenance._checkpoint()
+    assert load_checkpoint(here.kit.disk, here.data_dir.checkpoint_path).high_watermarks
+    log = here.kit.log
+    assert len(load_ordered(here.kit.disk, log.directory, log.log_start, log.log_end, 0)) == 1
 
 
 @pytest.mark.parametrize(("sync", "asked"), [("interval", 1), ("never", 0), ("always", 0)])

@@ -9,7 +9,9 @@ from liftpy_envelope.batch import NO_PRODUCER
 from liftpy_envelope.columns import Column
 from liftpy_envelope.envelope import encode_batch
 from liftpy_envelope.errors import AckErrorCode
+from liftpy_log.errors import StorageFullError
 from liftpy_log.ids.ordered import OrderedProducers
+from liftpy_log.partition_log import LogConfig
 from support.batches import batches_of
 from support.envelopes import PRODUCER, batch, envelope, idempotent
 from support.nats_frames import header_block, msg
@@ -304,3 +306,23 @@ def test_too_many_ordered_producers_are_refused(kit):
     kit.sync()
     assert kit.stored() == [b"1", b"3"]
     assert [ack["error"]["err_code"] for _, ack in kit.acks() if "error" in ack] == [AckErrorCode.TOO_MANY_PRODUCERS]
+
+
+def test_a_full_disk_keeps_records_that_alone_tell_of_an_ordered_producer(make_kit):
+    kit = make_kit(log=LogConfig(segment_bytes=500))
+    other = {"producer_id": bytes(range(2, 18)), "producer_epoch": 1, "ack_inbox": "r"}
+    kit.receive(msg(b"orders.a", batch([b"once"], producer_sequence=1, **other)))
+    for sequence in range(20):
+        kit.receive(of_source([b"x" * 100], sequence))
+    kit.sync()
+    kit.disk.is_full = True
+    with pytest.raises(StorageFullError, match="ordered producers"):
+        kit.partition.drop_before(15)
+    assert kit.partition.log.log_start == 0
+    kit.disk.is_full = False
+    kit.partition.save_ordered()
+    kit.receive(of_source([b"x" * 100], 99))
+    kit.sync()
+    kit.disk.is_full = True
+    kit.partition.drop_before(15)
+    assert 0 < kit.partition.log.log_start <= 15, "the file and the rest of the log say the same"
