@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from liftpy.cli.run import Connection, JsonFlag, fail, print_json, tell_warnings
+from liftpy.cli.run import Connection, JsonFlag, fail, print_json
+from liftpy.cli.variables import tell_misspelt
 from liftpy_envelope.errors import LiftError
 from liftpy_envelope.settings import to_plain
 
@@ -72,7 +73,7 @@ def load_settings(
     """A node's settings; ends the command where they or their files are wrong, or where packages are missing."""
     try:
         import liftpy_server.node.node  # noqa: F401 - here, where it can be said what is missing
-        from liftpy_server.settings.config import load_config, misspelt_variables
+        from liftpy_server.settings.config import load_config
     except ImportError as error:
         if (error.name or "").startswith("liftpy"):
             raise  # it is not a package that is missing
@@ -85,10 +86,7 @@ def load_settings(
         settings.check_files()
     except LiftError as error:
         fail(error, as_json=as_json)
-    tell_warnings(
-        f"the variable {name} sets nothing; did you mean {near}?"
-        for name, near in misspelt_variables(environment).items()
-    )
+    tell_misspelt(environment)
     return settings
 
 

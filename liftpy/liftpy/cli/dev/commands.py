@@ -19,6 +19,7 @@ from liftpy.cli.dev.nats_server import NatsServer, NatsServerError, PortTakenErr
 from liftpy.cli.dev.nodes import DevNodes
 from liftpy.cli.dev.seaweed import SeaweedServer
 from liftpy.cli.run import JsonFlag, fail, print_json, stderr, stdout
+from liftpy.cli.variables import tell_misspelt
 from liftpy_client.client import connect_as
 from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_client.errors import UsageError
@@ -88,6 +89,7 @@ def dev(
                 run_loop(_run_one(settings, nats, bucket, live=live, as_json=as_json))
             else:
                 layout = DevLayout.open(home, nodes)
+                tell_misspelt(os.environ)  # the nodes say it in their logs
                 ports = [_port_flags(number, pull_port or 0, http_port) for number in range(nodes)]
                 command = [sys.executable, "-m", "liftpy", "-s", nats.url, "server", "--json"]
                 processes = DevNodes(layout, command, _environment(home, bucket, os.environ), ports)

@@ -12,6 +12,7 @@ from uuid import uuid4
 import typer
 
 from liftpy.cli.run import fail
+from liftpy.cli.variables import tell_misspelt
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import ConfigError, LiftError
 from liftpy_envelope.settings import from_text
@@ -232,6 +233,7 @@ def open_bucket(where: Where) -> OpenBucket:
         ConfigError: its address is not one.
         TierError: it cannot be read, or is not one of liftpy.
     """
+    tell_misspelt(os.environ)
     if not where.url:
         raise UsageError("which bucket? Say --bucket s3://bucket/prefix, or set LIFTPY_TIER_URL")
     _need_packages()

@@ -464,6 +464,11 @@ def test_addresses_that_are_none(tmp_path, arguments, said):
     assert "hidden" not in error
 
 
+def test_a_misspelt_variable_is_named(tmp_path):
+    said = Cli(None, tmp_path, LIFTPY_TEIR_URL="s3://bucket").error("tier", "verify", code=2)
+    assert "the variable LIFTPY_TEIR_URL sets nothing; did you mean LIFTPY_TIER_URL?" in said
+
+
 def test_a_healthy_bucket(cluster):
     said = cluster().out("tier", "status")
     for word in ("s3://bucket/liftpy", "ok", "about 4.0 KiB, for up to 3.50s", "3 create, 12 get", "orders/0", "900"):
