@@ -91,9 +91,10 @@ def groups_of(group, *path):
             yield from groups_of(group.commands[name], *path, name)
 
 
-def test_ls_and_list_mean_the_same_everywhere():
+@pytest.mark.parametrize("words", [{"ls", "list"}, {"info", "describe"}])
+def test_two_words_mean_the_same_everywhere(words):
     for path, group in groups_of(get_command(app)):
-        both = {"ls", "list"} & set(group.commands)
+        both = words & set(group.commands)
         assert len(both) in {0, 2}, path
         assert len({group.commands[name].callback.__wrapped__ for name in both}) <= 1, path
         assert sum(not group.commands[name].hidden for name in both) == len(both) // 2, path

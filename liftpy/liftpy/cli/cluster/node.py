@@ -46,6 +46,7 @@ def list_nodes(ctx: typer.Context, as_json: JsonFlag = False) -> None:
     run(work(), as_json=as_json)
 
 
+@app.command("describe", hidden=True)
 @app.command("info")
 def info(
     ctx: typer.Context,

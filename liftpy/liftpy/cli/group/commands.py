@@ -82,6 +82,7 @@ def list_(
     run(work(), as_json=as_json)
 
 
+@app.command("info", hidden=True)
 @app.command("describe", epilog="Example: liftpy group describe billing --watch")
 def describe(
     ctx: typer.Context,
