@@ -69,6 +69,7 @@ class DevLayout:
             UsageError: so few nodes cannot agree on anything, since the cluster has more.
             LiftError: what was kept cannot be read.
         """
+        home = home.absolute()  # the command that starts a node again may be run anywhere
         path = home / "cluster.json"
         known = _read(path)
         if count * 2 <= len(known):

@@ -9,6 +9,7 @@ import signal
 import socket
 import stat
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,6 +65,15 @@ def test_nodes_are_where_they_were(tmp_path):
     assert first.key_path.read_bytes() == key
     assert len(key) >= 32
     assert stat.S_IMODE(first.key_path.stat().st_mode) == 0o600
+
+
+def test_a_node_is_started_again_from_anywhere(tmp_path, monkeypatch):
+    """A relative directory would be another one elsewhere, and the node empty."""
+    monkeypatch.chdir(tmp_path)
+    layout = DevLayout.open(Path(), 2)
+    flags = layout.flags(layout.nodes[0], joins=False)
+    assert flags[flags.index("--data-dir") + 1] == str(tmp_path / "node-1")
+    assert flags[flags.index("--cluster-key-file") + 1] == str(tmp_path / "cluster.key")
 
 
 def test_a_new_cluster_has_its_founders_as_peers(tmp_path):
