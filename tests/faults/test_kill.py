@@ -8,6 +8,7 @@ import time
 import pytest
 
 import liftpy
+from liftpy_envelope.events import EVENTS_STREAM
 from support.acked import assert_stored_once, start_publishers
 from support.cluster import NodeProcess, eventually
 from support.reading import gaps, metric
@@ -141,7 +142,7 @@ async def test_admin_changes_survive_a_kill(lift, node):
     await asyncio.to_thread(node.restart)
     assert [stream.raw["config"] async for stream in lift.streams()] == before
     directories = {path.name.partition(".")[0] for path in (node.data / "streams").iterdir()}
-    assert directories == {config["name"] for config in before}
+    assert directories == {EVENTS_STREAM, *(config["name"] for config in before)}
 
 
 async def test_kills_during_admin_requests(lift, node):

@@ -42,7 +42,7 @@ async def test_a_follower_was_away_while_its_stream_was_deleted_and_made_again(k
     await settled(lift, ["s"])
     assert await values(lift, "s") == [b"new %d" % number for number in range(5)]
     streams = kit.nodes[away].data / "streams"
-    await eventually(lambda: [path.name for path in streams.iterdir()] == [f"s.{again.uuid}"])
+    await eventually(lambda: [path.name for path in streams.glob("s.*")] == [f"s.{again.uuid}"])
     await asyncio.to_thread(kit.stop_nodes)
     assert list(check_replicas({name: node.data for name, node in kit.nodes.items()}, "s", 1)) == []
 

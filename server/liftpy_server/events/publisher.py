@@ -59,11 +59,15 @@ _LOST: Final = "events.lost"
 
 
 def events_stream(config: EventsConfig, replicas: int) -> StreamConfig:
-    """The settings of the stream of the events. The bucket does not get them: it has a history of its own."""
+    """The settings of the stream of the events. The bucket does not get them: they are about this cluster alone.
+
+    One replica in sync is enough: what is lost with it is stored again from the backlog of another node.
+    """
     return StreamConfig(
         name=EVENTS_STREAM,
         subject="",
         replicas=replicas,
+        min_isr=1,
         acks=AckMode.OFF,
         retention_age_s=config.retention_age_s,
         retention_bytes=config.retention_bytes,

@@ -131,7 +131,8 @@ def _rack(node: NodeInfo) -> tuple[str, str]:
 def drain_moves(state: MetadataState, node_id: str) -> list[dict[str, Any]]:
     """What makes a node keep no replica: the arguments of one `reassign_partitions` for every stream it has one of.
 
-    Partitions that are being moved already, and those for which no other node is left, are not in the plan.
+    Partitions that are being moved already, and those for which no other node is left, are not in the plan. The stream
+    of the events does without the replica then: nobody chose to have it, so it keeps no node in the cluster.
     """
     loads = _Loads(state.streams.values())
     plan: list[dict[str, Any]] = []
@@ -141,7 +142,11 @@ def drain_moves(state: MetadataState, node_id: str) -> list[dict[str, Any]]:
             if node_id not in partition.replicas or partition.target is not None:
                 continue
             successor = _successor(state, partition, node_id, loads, f"{stream.name}/{number}")
-            if successor is not None:
+            if successor is None and stream.name == EVENTS_STREAM:
+                left = [node for node in partition.replicas if node != node_id]
+                if any(node in state.nodes and not state.nodes[node].draining for node in left):
+                    moves.append([number, left, [node for node in partition.observers if node != node_id]])
+            elif successor is not None:
                 nodes = [successor if node == node_id else node for node in partition.replicas]
                 observers = [successor if node == node_id else node for node in partition.observers]
                 moves.append([number, nodes, observers])

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.events import EVENTS_STREAM
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.metadata.placement import Placement, drain_moves, leader_moves, place
 from support.examples import examples
@@ -247,3 +248,43 @@ def test_any_cluster(racks, partitions, replicas, drained, data):
         assert all(count(nodes) == possible for nodes in assignment)
         assert not create(cluster, wanted).error
         emptied(cluster, data.draw(st.sampled_from(sorted(racks))))
+
+
+def events_on(*nodes):
+    """A cluster with the stream of the events alone, which has a replica on each node."""
+    cluster = cluster_of(dict.fromkeys(nodes))
+    wanted = StreamConfig(name=EVENTS_STREAM, subject="", replicas=len(nodes), min_isr=1)
+    assert not create(cluster, wanted).error
+    return cluster
+
+
+def test_events_keep_no_node_in_the_cluster():
+    cluster = events_on("a", "b", "c")
+    for drained, left in (("a", {"b", "c"}), ("b", {"c"})):
+        cluster.do("drain_node", node_id=drained, draining=True)
+        (plan,) = drain_moves(cluster.state, drained)
+        ((_, nodes, _),) = plan["moves"]
+        assert set(nodes) == left
+        cluster.do("reassign_partitions", **plan)
+        (info,) = cluster.state.streams[EVENTS_STREAM].partitions
+        where = {"name": EVENTS_STREAM, "uuid": UUIDS[0], "partition": 0}
+        cluster.do("finish_reassignment", **where, leader_epoch=info.leader_epoch, version=info.version)
+        assert set(cluster.state.streams[EVENTS_STREAM].partitions[0].replicas) == left
+    cluster.do("drain_node", node_id="c", draining=True)
+    assert drain_moves(cluster.state, "c") == [], "the last one stays"
+
+
+def test_events_are_moved_where_they_can_be():
+    cluster = events_on("a", "b")
+    cluster.register("c")
+    cluster.do("drain_node", node_id="a", draining=True)
+    (plan,) = drain_moves(cluster.state, "a")
+    assert set(plan["moves"][0][1]) == {"b", "c"}
+
+
+def test_where_events_are_moves_no_other_stream():
+    cluster = cluster_of(dict.fromkeys("abc"))
+    wanted = [stream(name=f"s{number}", replicas=1) for number in range(6)]
+    without = [place(cluster.state, each) for each in wanted]
+    assert not create(cluster, StreamConfig(name=EVENTS_STREAM, subject="", replicas=2)).error
+    assert [place(cluster.state, each) for each in wanted] == without
