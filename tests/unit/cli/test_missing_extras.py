@@ -36,5 +36,17 @@ def test_the_bucket_needs_the_s3_extra():
     assert ended.stderr == "error: the bucket needs more packages: pip install 'liftpy[s3]' (boto3)\n"
 
 
+def test_the_console_needs_the_console_extra():
+    program = (
+        "import sys; sys.modules['starlette'] = None; sys.argv = ['liftpy', 'console']; "
+        "import liftpy.__main__ as main; main.main()"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (
+        1,
+        "error: the console needs more packages: pip install 'liftpy[console]' (starlette)\n",
+    )
+
+
 def test_a_client_needs_none():
     subprocess.run([sys.executable, "-c", CLIENT], check=True, timeout=60)

@@ -7,12 +7,13 @@ import os
 import sys
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from liftpy.cli.cluster.server import HttpPort, load_settings, log_to_stderr, run_loop, stop_event
 from liftpy.cli.cluster.status import show_live
+from liftpy.cli.dev.console_process import ConsoleProcess
 from liftpy.cli.dev.layout import NODES_MAX, DevLayout
 from liftpy.cli.dev.nats_keeper import NatsKeeper
 from liftpy.cli.dev.nats_server import NatsServer, NatsServerError, PortTakenError, shipped_config
@@ -56,6 +57,9 @@ def dev(
     s3: Annotated[
         bool, typer.Option("--s3", help="Also run an S3 server (SeaweedFS) as the bucket of the tier.")
     ] = False,
+    console: Annotated[
+        bool, typer.Option("--console", help="Also serve the web console, whose pages may change things.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print log lines instead of the live view.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -78,6 +82,8 @@ def dev(
         _tell_other_data(home, nodes)
         try:
             bucket = _start_bucket(home, servers) if s3 else None
+            pages = _start_console(home, nats, servers) if console else None
+            shown = Shown(nats, bucket, pages)
             if nodes == 1:
                 flags: dict[str, Any] = {
                     "pull.port": _PULL_PORT if pull_port is None else pull_port,
@@ -86,14 +92,14 @@ def dev(
                 flags |= {"data_dir": str(home / "node"), "nats.url": nats.url}
                 settings = load_settings(None, _environment(home, bucket), flags, as_json=as_json)
                 log_to_stderr("warning" if live else settings.log_level)
-                run_loop(_run_one(settings, nats, bucket, live=live, as_json=as_json))
+                run_loop(_run_one(settings, shown, live=live, as_json=as_json))
             else:
                 layout = DevLayout.open(home, nodes)
                 tell_misspelt(os.environ)  # the nodes say it in their logs
                 ports = [_port_flags(number, pull_port or 0, http_port) for number in range(nodes)]
                 command = [sys.executable, "-m", "liftpy", "-s", nats.url, "server", "--json"]
                 processes = DevNodes(layout, command, _environment(home, bucket, os.environ), ports)
-                run_loop(_run_several(processes, nats, bucket, live=live, as_json=as_json))
+                run_loop(_run_several(processes, shown, live=live, as_json=as_json))
         except (LiftError, OSError) as error:
             fail(error, as_json=as_json)
 
@@ -121,6 +127,12 @@ def _start_bucket(home: Path, servers: ExitStack) -> SeaweedServer:
         os.environ.pop(name, None)
     os.environ.update(server.environment)
     return server
+
+
+def _start_console(home: Path, nats: NatsServer, servers: ExitStack) -> ConsoleProcess:
+    console = ConsoleProcess(nats.url, _environment(home, None, os.environ), home / "console.log")
+    servers.callback(console.stop)
+    return console
 
 
 def _tell_other_data(home: Path, nodes: int) -> None:
@@ -157,24 +169,35 @@ def _port_flags(number: int, pull_port: int, http_port: int | None) -> list[str]
     return flags
 
 
-def _tell_up(nats: NatsServer, bucket: SeaweedServer | None) -> None:
-    stderr.print(f"[bold green]liftpy is up[/]: publish and consume at [bold]{nats.url}[/] (Ctrl-C ends it)")
-    stderr.print(f"  liftpy -s {nats.url} stream add orders --subject 'orders.>'")
-    if bucket is not None:
-        stderr.print(f"  bucket {bucket.url} at {bucket.endpoint}, credentials in {bucket.credentials_path}")
+class Shown(NamedTuple):
+    """What runs beside the nodes: the nats-server, and if they were asked for the S3 server and the console."""
+
+    nats: NatsServer
+    bucket: SeaweedServer | None
+    console: ConsoleProcess | None
+
+    def tell(self) -> None:
+        """Say to people where it is."""
+        url, bucket = self.nats.url, self.bucket
+        stderr.print(f"[bold green]liftpy is up[/]: publish and consume at [bold]{url}[/] (Ctrl-C ends it)")
+        stderr.print(f"  liftpy -s {url} stream add orders --subject 'orders.>'")
+        if bucket is not None:
+            stderr.print(f"  bucket {bucket.url} at {bucket.endpoint}, credentials in {bucket.credentials_path}")
+        if self.console is not None:
+            stderr.print(f"  console at {self.console.url}")
+
+    def to_plain(self) -> dict[str, Any]:
+        """For scripts: where the bucket is, where its credentials stand, and where the console is."""
+        shown: dict[str, Any] = {}
+        if self.bucket is not None:
+            paths = {"credentials_file": str(self.bucket.credentials_path), "pid": self.bucket.pid}
+            shown["s3"] = {"url": self.bucket.url, "endpoint": self.bucket.endpoint} | paths
+        if self.console is not None:
+            shown["console_url"] = self.console.url
+        return shown
 
 
-def _shown_bucket(bucket: SeaweedServer | None) -> dict[str, Any]:
-    """For scripts: where the bucket is, and where its credentials stand."""
-    if bucket is None:
-        return {}
-    paths = {"credentials_file": str(bucket.credentials_path), "pid": bucket.pid}
-    return {"s3": {"url": bucket.url, "endpoint": bucket.endpoint} | paths}
-
-
-async def _run_one(
-    settings: NodeConfig, nats: NatsServer, bucket: SeaweedServer | None, *, live: bool, as_json: bool
-) -> None:
+async def _run_one(settings: NodeConfig, shown: Shown, *, live: bool, as_json: bool) -> None:
     from liftpy_server.node.node import Node
 
     stop = stop_event()
@@ -183,11 +206,11 @@ async def _run_one(
     try:
         if as_json:
             ports: dict[str, Any] = {"pull_port": node.pull.port, "http_port": node.http.port}
-            shown = {"node_id": settings.node_id} | ports | {"cluster_port": None, "pid": os.getpid()}
-            print_json({"nats_url": nats.url} | ports | {"nodes": [shown]} | _shown_bucket(bucket))
+            told = {"node_id": settings.node_id} | ports | {"cluster_port": None, "pid": os.getpid()}
+            print_json({"nats_url": shown.nats.url} | ports | {"nodes": [told]} | shown.to_plain())
         else:
-            _tell_up(nats, bucket)
-        async with _kept(nats, live=live) as keeper:
+            shown.tell()
+        async with _kept(shown.nats, live=live) as keeper:
             if live:
                 async with connect_as(settings.nats, name="liftpy dev view") as lift:
                     await show_live(lift, stop, notes=lambda: list(keeper.notes))
@@ -224,22 +247,20 @@ async def _until(stop: asyncio.Event, work: Coroutine[Any, Any, None]) -> bool:
         await asyncio.gather(working, stopping, return_exceptions=True)
 
 
-async def _run_several(
-    nodes: DevNodes, nats: NatsServer, bucket: SeaweedServer | None, *, live: bool, as_json: bool
-) -> None:
+async def _run_several(nodes: DevNodes, shown: Shown, *, live: bool, as_json: bool) -> None:
     stop = stop_event()
     try:
         if not await _until(stop, nodes.start()):
             return
         if as_json:
-            print_json({"nats_url": nats.url, "nodes": nodes.shown} | _shown_bucket(bucket))
+            print_json({"nats_url": shown.nats.url, "nodes": nodes.shown} | shown.to_plain())
         else:
-            _tell_up(nats, bucket)
+            shown.tell()
             for node in nodes.shown:
                 stderr.print(f"  {node['node_id']}: pid {node['pid']}, consumers at 127.0.0.1:{node['pull_port']}")
-        async with _kept(nats, live=live) as keeper:
+        async with _kept(shown.nats, live=live) as keeper:
             if live:
-                async with connect_as(NatsOptions(url=nats.url), name="liftpy dev view") as lift:
+                async with connect_as(NatsOptions(url=shown.nats.url), name="liftpy dev view") as lift:
                     await show_live(lift, stop, notes=lambda: [*keeper.notes, *nodes.obituaries])
             else:
                 await _until(stop, _tell_ends(nodes))

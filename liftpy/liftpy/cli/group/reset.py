@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from liftpy_client.admin.groups import GroupDetails
     from liftpy_client.client import Lift
 
-__all__ = ["RESET_EXAMPLES", "reset"]
+__all__ = ["RESET_EXAMPLES", "Plan", "make_plan", "offsets_of", "parse_place", "reset"]
 
 RESET_EXAMPLES: Final = """Examples:
 
@@ -71,7 +71,7 @@ class _Step(NamedTuple):
         }
 
 
-class _Plan(NamedTuple):
+class Plan(NamedTuple):
     """What is to be done, and the group as it is; None when there is none yet."""
 
     steps: list[_Step]
@@ -106,21 +106,15 @@ def reset(
 ) -> None:
     """Change a group's committed offsets. The group must have no members."""
 
-    async def prepare() -> _Plan:
+    async def prepare() -> Plan:
         check_group_name(name)
-        place = _parse(to)
+        place = parse_place(to)
         async with open_lift(ctx) as lift:
-            group = await _find_group(lift, name)
-            if not dry_run:
-                _check_no_members(name, group)
-            return await _plan(lift, name, group, place, stream or [], partition or [])
+            return await make_plan(lift, name, place, stream or [], partition or [], is_dry=dry_run)
 
     async def apply() -> None:
-        offsets: dict[str, dict[int, int]] = {}
-        for step in plan.steps:
-            offsets.setdefault(step.stream, {})[step.partition] = step.to
         async with open_lift(ctx) as lift:
-            await lift.reset_group(name, offsets)
+            await lift.reset_group(name, offsets_of(plan))
 
     plan = run(prepare(), as_json=as_json)
     if not as_json:
@@ -135,7 +129,12 @@ def reset(
         stdout.print(f"group {show_text(name)} goes on there")
 
 
-def _parse(to: str) -> Place:
+def parse_place(to: str) -> Place:
+    """Read where a group is to go on: `earliest`, `latest`, an offset, a time, or a span before now.
+
+    Raises:
+        UsageError: It is none of these, or a time in the future.
+    """
     place = parse_offset_or_time(to, _WORDS, "--to")
     if isinstance(place, datetime) and place > datetime.now(UTC):
         raise UsageError(f"--to: {to} is in the future; to leave out what is there now, --to new")
@@ -153,7 +152,7 @@ def _check_no_members(name: str, group: GroupDetails | None) -> None:
     raise GroupRefusedError(GroupError.GROUP_NOT_EMPTY, f"{text}. liftpy group describe shows them")
 
 
-def _warnings(name: str, plan: _Plan) -> list[str]:
+def _warnings(name: str, plan: Plan) -> list[str]:
     """What one should know before."""
     if plan.group is None:
         return [f"there is no group {name!r} yet; it begins with this"]
@@ -162,9 +161,33 @@ def _warnings(name: str, plan: _Plan) -> list[str]:
     return []
 
 
-async def _plan(
-    lift: Lift, name: str, group: GroupDetails | None, place: Place, streams: list[str], partitions: list[int]
-) -> _Plan:
+def offsets_of(plan: Plan) -> dict[str, dict[int, int]]:
+    """What to commit, by stream and partition."""
+    offsets: dict[str, dict[int, int]] = {}
+    for step in plan.steps:
+        offsets.setdefault(step.stream, {})[step.partition] = step.to
+    return offsets
+
+
+async def make_plan(
+    lift: Lift, name: str, place: Place, streams: list[str], partitions: list[int], *, is_dry: bool
+) -> Plan:
+    """Find out what a reset would change.
+
+    Args:
+        lift: Whom to ask.
+        name: Of the group.
+        place: Where it is to go on.
+        streams: Of it; none for all that it has read.
+        partitions: Of one stream; none for all.
+        is_dry: Nothing is to be changed, so the group may have members.
+
+    Raises:
+        LiftError: The group has members, or it can not go on there.
+    """
+    group = await _find_group(lift, name)
+    if not is_dry:
+        _check_no_members(name, group)
     names = list(dict.fromkeys(streams)) or ([] if group is None else sorted({row.stream for row in group.offsets}))
     if not names:
         what = "there is no group" if group is None else "nothing is committed yet by group"
@@ -184,7 +207,7 @@ async def _plan(
         for part in parts:
             before = committed.get((details.uuid, part.partition))
             steps.append(_step(details.name, part, before, offsets[part.partition]))
-    return _Plan(steps, group)
+    return Plan(steps, group)
 
 
 async def _find_group(lift: Lift, name: str) -> GroupDetails | None:
