@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 _BUCKET_INTERVAL_S: Final = 15.0
 _SETTLE_S: Final = 0.05
+_LEAVE_S: Final = 5.0
 _WILDCARDS: Final = re.compile(r"(?<=\.)[*>](?=\.|$)|^[*>](?=\.|$)")
 
 
@@ -152,8 +153,9 @@ class Canary:
 
     async def _leave(self) -> None:
         try:
-            await self._lift.delete_group(self._group)
-        except LiftError as error:
+            async with asyncio.timeout(_LEAVE_S):
+                await self._lift.delete_group(self._group)
+        except (LiftError, TimeoutError) as error:
             logger.info("canary: the group %s stays until it expires: %s", self._group, error)
 
 

@@ -66,14 +66,12 @@ class CanaryHost:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _look_after(self) -> None:
-        again_s = _AGAIN_S
+        again_s = _AGAIN_S / 2
         while True:
             before = self.acked
             problem = await self._run()
             again_s = _AGAIN_S if self.acked > before else min(again_s * 2, _AGAIN_MAX_S)
-            logger.warning(
-                "the canary of stream %s ended, and starts again in %g s: %s", self._stream, again_s, problem
-            )
+            logger.warning("canary: stream %s: it ended, and starts again in %g s: %s", self._stream, again_s, problem)
             await asyncio.sleep(again_s)
 
     @property
@@ -131,4 +129,4 @@ class CanaryHost:
             self._read_s = self._clock.monotonic()
         lost = [way for way, counts in told["ways"].items() if counts["lost"] or counts["doubled"]]
         if lost:
-            logger.error("the canary of stream %s found acknowledged messages lost or doubled: %s", self._stream, told)
+            logger.error("canary: stream %s: acknowledged messages are lost or doubled: %s", self._stream, told)
