@@ -155,6 +155,15 @@ async def shared_lift(shared_nats, shared_node):
         yield client
 
 
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory):
+    """An S3 server for all tests of a module, which use prefixes of their own."""
+    from support.s3_servers import seaweedfs  # noqa: PLC0415  # it imports moto, which most tests do without
+
+    with seaweedfs(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
 @pytest.fixture
 def name(request):
     """A name that no other test of the module uses: for a stream, and for the first token of its subject."""

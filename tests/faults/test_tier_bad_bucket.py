@@ -12,17 +12,10 @@ from liftpy_bucket.manifest.json import FORMAT
 from support.cluster import NodeProcess, eventually, quick_options
 from support.manifest_kit import edited
 from support.s3_proxy import S3Proxy
-from support.s3_servers import seaweedfs
 from support.tier_kit import tier_toml
 
 SETTINGS = {"segment_bytes": 65_536, "local_retention_bytes": 65_536}
 COUNT = 1_000
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    with seaweedfs(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture

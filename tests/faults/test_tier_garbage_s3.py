@@ -12,7 +12,6 @@ from liftpy_bucket.manifest.pins import held as pins_held
 from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.upkeep.forking import fork
 from liftpy_bucket.upkeep.verifying import verify
-from support.s3_servers import seaweedfs
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, Worker, check_whole, history, new_id
 
@@ -20,12 +19,6 @@ GRACE_S = 3.0
 GRACE_NS = int(GRACE_S * 1e9)
 LONG_GRACE_NS = 600 * 10**9  # longer than all that was done until then, however busy the machine is
 FORK = PartitionPath("f" * 32, 0)
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    with seaweedfs(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 import liftpy
 from support.cli import Cli
 from support.cluster import NodeProcess, eventually, quick_options
-from support.s3_servers import seaweedfs
 from support.segments import stream_directory
 from support.tier_kit import tier_toml
 
@@ -22,12 +21,6 @@ QUIET = {
     "AWS_CONFIG_FILE": "/dev/null",
     "AWS_SHARED_CREDENTIALS_FILE": "/dev/null",
 }
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    with seaweedfs(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -7,17 +7,10 @@ import pytest
 import liftpy
 from support.cluster import NodeProcess, eventually
 from support.cluster_kit import ClusterKit, leader_of
-from support.s3_servers import seaweedfs
 from support.tier_kit import tier_toml
 
 COUNT = 2_000
 SETTINGS = {"segment_bytes": 65_536, "local_retention_bytes": 65_536}
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    with seaweedfs(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture

@@ -19,18 +19,11 @@ from liftpy_envelope.settings import to_plain
 from liftpy_server.settings.tier import TierConfig
 from liftpy_server.tier.worker.process import TierWorker, TierWorkError
 from support.plain_worker import PlainCalls
-from support.s3_servers import seaweedfs
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, check_whole
 
 MIB = 1024 * 1024
 UPLOADS = 10
-
-
-@pytest.fixture(scope="module")
-def s3(tmp_path_factory):
-    with seaweedfs(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture

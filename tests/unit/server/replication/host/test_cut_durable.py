@@ -2,19 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
 from support.nats_frames import msg
-from support.replica_kit import ReplicaKit
-
-
-@pytest.fixture
-def three(tmp_path):
-    kit = ReplicaKit(tmp_path)
-    kit.lead("a", 1)
-    kit.run()
-    yield kit
-    kit.close()
 
 
 def publish(side, *numbers):

@@ -11,16 +11,6 @@ from liftpy_envelope.errors import BatchCorruptError
 from liftpy_log.errors import PartitionOfflineError
 from liftpy_server.replication.host import local
 from support.nats_frames import header_block, msg
-from support.replica_kit import ReplicaKit
-
-
-@pytest.fixture
-def three(tmp_path):
-    kit = ReplicaKit(tmp_path)
-    kit.lead("a", 1)
-    kit.run()
-    yield kit
-    kit.close()
 
 
 def publish(side, number):

@@ -8,23 +8,9 @@ import pytest
 
 from liftpy_bucket.errors import LineageError, ObjectMissingError, OvertakenError
 from liftpy_bucket.layout import PartitionPath, set_object_key
-from liftpy_bucket.store.memory import MemoryStore
-from support.tier_slices import LogFile
 from support.tier_workers import PATH, UUID, Worker, check_whole, history
 
 OTHER = PartitionPath(UUID, 1)
-
-
-@pytest.fixture
-def store():
-    return MemoryStore()
-
-
-@pytest.fixture
-def log(tmp_path):
-    file = LogFile(tmp_path / "0.log")
-    file.append(1_000)
-    return file
 
 
 def objects_of(store, node):

@@ -16,18 +16,6 @@ from support.tier_slices import LogFile, value_of
 from support.tier_workers import PATH, Worker, check_whole, history, new_id, root_of
 
 
-@pytest.fixture
-def store():
-    return MemoryStore()
-
-
-@pytest.fixture
-def log(tmp_path):
-    file = LogFile(tmp_path / "0.log")
-    file.append(1_000)
-    return file
-
-
 def test_what_is_uploaded_is_there(store, log):
     worker = Worker(store)
     claimed = worker.claim()

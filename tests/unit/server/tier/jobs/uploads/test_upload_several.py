@@ -38,13 +38,6 @@ def store():
 
 
 @pytest.fixture
-def log(tmp_path):
-    file = LogFile(tmp_path / "0.log")
-    file.append(1_000)
-    return file
-
-
-@pytest.fixture
 def worker(store):
     worker = Worker(store)
     worker.claim()

@@ -20,18 +20,6 @@ from support.tier_workers import PATH, UUID, Worker, check_whole, history, new_i
 PATHS = [PartitionPath(f"{number // 4:032x}", number % 4) for number in range(1_000)]
 
 
-@pytest.fixture
-def store():
-    return MemoryStore()
-
-
-@pytest.fixture
-def log(tmp_path):
-    file = LogFile(tmp_path / "0.log")
-    file.append(1_000)
-    return file
-
-
 def test_members_count_and_follow_on_the_root(store, log):
     worker = Worker(store)
     worker.claim()
