@@ -107,6 +107,40 @@ async def _is_kept_by(lift, nodes):
     return set(partition.replicas) == set(partition.isr) == nodes and partition.target is None
 
 
+async def test_a_new_replica_knows_which_outputs_are_stored_though_no_log_shows_them(kit, lift):
+    """The stream keeps no ids, and its records are purged before the new replica is made."""
+    await lift.create_stream("source", subject="source", replicas=3)
+    await lift.create_stream("out", subject="out", replicas=1, dedupe_window_s=0)
+    await settled(lift, ["source"])
+    for number in range(5):
+        await lift.publish("source", b"%d" % number)
+
+    async def handle_all(run=""):
+        async with lift.consume("source", group="g") as consumer:
+            for _ in range(5):
+                message = await consumer.next(timeout_s=30)
+                async with consumer.atomically(message, run=run) as outputs:
+                    outputs.publish("out", message.value)
+
+    await handle_all()
+    assert await values(lift, "out") == [b"%d" % number for number in range(5)]
+    await lift.purge_stream("out")
+    target = max(NODES - {await leader_of(lift, "out")})
+    await lift.reassign_stream("out", partitions={0: [target]})
+    await eventually(lambda: _is_led_by_alone(lift, "out", target), 40)
+    await lift.reset_group("g", {"source": {0: 0}})
+    await handle_all()
+    assert await values(lift, "out") == []
+    await lift.reset_group("g", {"source": {0: 0}})
+    await handle_all(run="again")
+    assert len(await values(lift, "out")) == 5
+
+
+async def _is_led_by_alone(lift, stream, node):
+    (partition,) = await partitions(lift, stream)
+    return partition.replicas == (node,) and partition.leader == node and partition.target is None
+
+
 async def test_the_preferred_replica_leads_again_after_its_return(tmp_path):
     async with running_cluster(tmp_path, cluster={"preferred_return_s": 1.0}) as kit, kit.connect() as lift:
         await create(lift, "s", "s")
