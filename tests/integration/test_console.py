@@ -28,7 +28,7 @@ from support.cli import DevProcess
 STREAM = "console-orders"
 GROUP = "console-billing"
 PAGES = ("/", "/streams", f"/streams/{STREAM}", f"/streams/{STREAM}/messages", f"/streams/{STREAM}/tail", "/groups")
-PAGES += (f"/groups/{GROUP}", "/nodes", "/nodes/liftpy-1", "/bucket")
+PAGES += (f"/groups/{GROUP}", "/nodes", "/nodes/liftpy-1", "/bucket", "/events")
 
 
 class Answer(NamedTuple):
@@ -193,6 +193,12 @@ def test_a_live_tail(reader, shared_nats):
     connection.close()
     (first, *_) = json.loads(line.removeprefix(b"data: "))
     assert (first["subject"], first["value"]) == (f"{STREAM}.tail", "new")
+
+
+def test_events(reader):
+    assert "stream.created" in reader.ask("/events").text
+    assert "stream.created" in reader.ask("/events?kind=stream").text
+    assert "stream.created" not in reader.ask("/events?kind=node").text
 
 
 def test_nothing_is_changed_without_leave(reader):

@@ -14,8 +14,10 @@ from starlette.responses import Response, StreamingResponse
 from liftpy.cli.console.messages import Query, find_messages, get_message
 from liftpy.cli.console.showing import brief, time_of
 from liftpy.cli.stream.printing import json_printer
-from liftpy_client.errors import UsageError
-from liftpy_envelope.errors import LiftError, SubjectInvalidError
+from liftpy_client.errors import AdminError, UsageError
+from liftpy_envelope.errors import ErrorCode, LiftError, SubjectInvalidError
+from liftpy_envelope.events import COMMON_FIELDS, EVENTS_STREAM, KINDS
+from liftpy_envelope.stream_config import INTERNAL_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
     from liftpy.cli.console.application import Site
     from liftpy_client.message import Message
 
-__all__ = ["download", "message", "messages", "tail", "tail_events", "value"]
+__all__ = ["download", "events", "message", "messages", "tail", "tail_events", "value"]
 
 _DOWNLOAD_MAX: Final = 20_000
+_EVENTS: Final = 200
+_EVENT_COLUMNS: Final = frozenset({*COMMON_FIELDS, "kind", "cause"})
+_KIND_GROUPS: Final = tuple(dict.fromkeys(kind.partition(".")[0] for kind in KINDS))
 _TAILS_MAX: Final = 8
 _TAIL_ROWS: Final = 200
 _TAIL_PAUSE_S: Final = 0.25
@@ -109,6 +114,37 @@ def _parquet(found: list[Message]) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.table(columns), sink, compression="zstd")
     return sink.getvalue()
+
+
+async def events(site: Site, request: Request) -> Response:
+    """What happened to the cluster, the newest first."""
+    wanted = request.query_params.get("kind", "").strip()
+    try:
+        stream = await site.lift.stream_info(EVENTS_STREAM)
+    except AdminError as error:
+        if error.code is not ErrorCode.UNKNOWN_STREAM:
+            raise
+        return await site.render(request, "events", shown=[], groups=_KIND_GROUPS, has_stream=False)
+    subject = f"{wanted}.>" if wanted in _KIND_GROUPS else ""
+    found = await find_messages(site.lift, stream, Query(subject=subject, limit=_EVENTS))
+    told = [json.loads(each.value or b"{}") for each in reversed(found.messages)]
+    if request.query_params.get("internal") != "1":
+        told = [each for each in told if not str(each.get("stream", "")).startswith(INTERNAL_PREFIX)]
+    return await site.render(request, "events", shown=list(map(_event_row, told)), groups=_KIND_GROUPS, has_stream=True)
+
+
+def _event_row(event: dict[str, Any]) -> dict[str, Any]:
+    stream, partition = event.get("stream"), event.get("partition")
+    rest = {name: value for name, value in event.items() if name not in _EVENT_COLUMNS}
+    return {
+        "time_ns": event.get("time_ns"),
+        "kind": event.get("kind", ""),
+        "stream": stream,
+        "partition": partition,
+        "node": event.get("node") or "",
+        "cause": event.get("cause") or "",
+        "rest": ", ".join(f"{name} {json.dumps(value)}" for name, value in rest.items()),
+    }
 
 
 async def tail(site: Site, request: Request) -> Response:

@@ -28,6 +28,7 @@ PAGES: Final = (
     Page("/nodes/{name}", pages.node),
     Page("/nodes/{name}/drain", changes.drain, "POST"),
     Page("/bucket", pages.bucket),
+    Page("/events", reading.events),
     Page("/publish", changes.publish_form),
     Page("/publish", changes.publish, "POST"),
 )
