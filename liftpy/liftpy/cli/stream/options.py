@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, get_type_hi
 
 import typer
 
+from liftpy.cli.gathering import gathered
 from liftpy.cli.units import parse_bytes, parse_duration
 from liftpy_client.errors import UsageError
 from liftpy_envelope.stream_config import StreamConfig
@@ -127,22 +128,4 @@ def stream_options(*left_out: str) -> Callable[[Callable[..., None]], Callable[.
     """
     kinds = get_type_hints(StreamConfig)
     options = [_parameter(name, kinds[name]) for name in OPTIONS if name not in left_out]
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        def called(**arguments: Any) -> None:
-            given = {each.name: arguments.pop(each.name) for each in options}
-            command(**arguments, given=given)
-
-        hints = get_type_hints(command, include_extras=True)
-        own = [
-            each.replace(annotation=hints[each.name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for each in inspect.signature(command).parameters.values()
-            if each.name != "given"
-        ]
-        parameters = [*own[:-1], *options, own[-1]]  # --json comes last
-        called.__doc__, called.__name__ = command.__doc__, command.__name__
-        called.__annotations__ = {each.name: each.annotation for each in parameters}
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        return called
-
-    return decorate
+    return gathered("given", options, dict)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
 from uuid import uuid4
 
 import typer
 
+from liftpy.cli.gathering import gathered
 from liftpy.cli.run import fail
 from liftpy.cli.variables import tell_misspelt
 from liftpy_client.errors import UsageError
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.store.s3_settings import S3Settings
 
 __all__ = [
+    "ANYWHERE",
     "Alone",
     "BucketUrl",
     "Endpoint",
@@ -36,6 +39,7 @@ __all__ = [
     "Place",
     "Region",
     "Where",
+    "at_bucket",
     "check_url",
     "new_id",
     "now_ns",
@@ -74,10 +78,26 @@ _INTERRUPT_EXIT: Final = 130
 class Where(NamedTuple):
     """What the command line says of the bucket."""
 
-    url: str | None
-    endpoint: str | None
-    region: str | None
+    url: str | None = None
+    endpoint: str | None = None
+    region: str | None = None
     profile: str | None = None
+
+
+ANYWHERE: Final = Where()
+"""Where nothing is said of the bucket."""
+
+
+def _options() -> list[inspect.Parameter]:
+    kinds: dict[str, Any] = {"bucket": BucketUrl, "endpoint": Endpoint, "region": Region}
+    return [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in kinds.items()
+    ]
+
+
+at_bucket = gathered("where", _options(), lambda given: Where(given["bucket"], given["endpoint"], given["region"]))
+"""Gives a command the options of the bucket; it gets them as `where`."""
 
 
 class FoundStream(NamedTuple):

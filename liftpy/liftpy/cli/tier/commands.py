@@ -11,14 +11,13 @@ from rich.markup import escape
 from liftpy.cli.option_values import bytes_of, seconds_of
 from liftpy.cli.run import Force, JsonFlag, confirm, fail, open_admin, print_json, run, stderr, stdout, tell_warnings
 from liftpy.cli.tier.bucket import (
+    ANYWHERE,
     Alone,
-    BucketUrl,
-    Endpoint,
     ObjectBytes,
     OpenBucket,
     PartitionOption,
-    Region,
     Where,
+    at_bucket,
     with_bucket,
 )
 from liftpy.cli.tier.cursor import app as cursor_app
@@ -114,6 +113,7 @@ def _prove(where: Where, stream: str | None, partition: int, digest: str, *, as_
 
 
 @app.command("verify")
+@at_bucket
 def verify(
     stream: SomeStream = None,
     partition: PartitionOption = None,
@@ -121,9 +121,7 @@ def verify(
         str | None,
         typer.Option("--from", help="SHA-256 of the partition's ROOT: prove its history, down to the records."),
     ] = None,
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
+    where: Where = ANYWHERE,
     as_json: JsonFlag = False,
 ) -> None:
     """Check manifests, object sizes and setsums, without reading data.
@@ -135,21 +133,20 @@ def verify(
     if digest is not None:
         if stream is None:
             fail(UsageError("--from is the SHA-256 of one partition's ROOT: name the stream"), as_json=as_json)
-        _prove(Where(bucket, endpoint, region), stream, partition or 0, digest.lower(), as_json=as_json)
+        _prove(where, stream, partition or 0, digest.lower(), as_json=as_json)
         return
-    _check(Where(bucket, endpoint, region), stream, partition, reads_all=False, as_json=as_json)
+    _check(where, stream, partition, reads_all=False, as_json=as_json)
 
 
 @app.command("scrub")
+@at_bucket
 def scrub(
     stream: SomeStream = None,
     partition: PartitionOption = None,
     deleted: Annotated[
         bool, typer.Option("--deleted", help="Look for deleted records instead, in all objects of the bucket.")
     ] = False,
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
+    where: Where = ANYWHERE,
     as_json: JsonFlag = False,
 ) -> None:
     """Verify, and also read every byte and recompute the setsums.
@@ -159,23 +156,22 @@ def scrub(
     if deleted:
         if stream is not None or partition is not None:
             fail(UsageError("--deleted looks at the whole bucket, not at one stream"), as_json=as_json)
-        _look_whole(Where(bucket, endpoint, region), "remains", as_json=as_json)
+        _look_whole(where, "remains", as_json=as_json)
         return
-    _check(Where(bucket, endpoint, region), stream, partition, reads_all=True, as_json=as_json)
+    _check(where, stream, partition, reads_all=True, as_json=as_json)
 
 
 @app.command("audit")
+@at_bucket
 def audit(
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
+    where: Where = ANYWHERE,
     as_json: JsonFlag = False,
 ) -> None:
     """List what nothing names in the bucket, with its age. Needs no node, and changes nothing.
 
     Work in progress is among it, and what is deleted after the grace period.
     """
-    _look_whole(Where(bucket, endpoint, region), "audit", as_json=as_json)
+    _look_whole(where, "audit", as_json=as_json)
 
 
 def _look_whole(where: Where, what: str, *, as_json: bool) -> None:
@@ -195,6 +191,7 @@ def _look_whole(where: Where, what: str, *, as_json: bool) -> None:
 
 
 @app.command("export-list")
+@at_bucket
 def export_list(
     stream: Stream,
     partition: PartitionOption = None,
@@ -204,9 +201,7 @@ def export_list(
     sql: Annotated[
         bool, typer.Option("--sql", help="Print a view for DuckDB that has the stream's rows only.")
     ] = False,
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
+    where: Where = ANYWHERE,
     as_json: JsonFlag = False,
 ) -> None:
     """List the Parquet objects of a stream, for DuckDB, Polars or Spark. Needs no node.
@@ -220,7 +215,7 @@ def export_list(
         from liftpy.cli.tier.checks import export, tell_exported, tell_nothing, tell_urls
         from liftpy.cli.tier.duckdb_view import view_of
 
-        prefix = f"{(bucket or '').rstrip('/')}/"
+        prefix = f"{(where.url or '').rstrip('/')}/"
         places = opened.places(stream, partition)
         exported = {place: export(opened, place) for place in places}
         found = [each for each in exported.values() if each is not None]
@@ -237,17 +232,16 @@ def export_list(
         elif sql and (view := view_of(stream, found, prefix)):
             stdout.print(view, markup=False, highlight=False, soft_wrap=True)
 
-    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+    with_bucket(where, work, as_json=as_json)
 
 
 @app.command("gc")
+@at_bucket
 def gc(
     stream: SomeStream = None,
     partition: PartitionOption = None,
     grace: Annotated[str, typer.Option(help="Keep objects that were never referenced for this long.")] = "1h",
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
+    where: Where = ANYWHERE,
     as_json: JsonFlag = False,
 ) -> None:
     """Delete objects that no manifest or pin references.
@@ -270,18 +264,17 @@ def gc(
         if as_json:
             print_json({"bucket": opened.shown, "partitions": rows})
 
-    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+    with_bucket(where, work, as_json=as_json)
 
 
 @app.command("merge")
+@at_bucket
 def merge(
     stream: Stream,
     partition: PartitionOption = None,
     object_bytes: ObjectBytes = "256MiB",
     alone: Alone = False,
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
+    where: Where = ANYWHERE,
     as_json: JsonFlag = False,
 ) -> None:
     """Merge small objects of a stream that no leader merges: of a sealed stream or a lost cluster."""
@@ -301,17 +294,16 @@ def merge(
         if as_json:
             print_json({"bucket": opened.shown, "partitions": rows})
 
-    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+    with_bucket(where, work, as_json=as_json)
 
 
 @app.command("seal")
+@at_bucket
 def seal(
     stream: Stream,
     partition: PartitionOption = None,
     force: Force = False,
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
+    where: Where = ANYWHERE,
     as_json: JsonFlag = False,
 ) -> None:
     """End uploads of a stream to the bucket, permanently. New records stay on disk."""
@@ -331,10 +323,11 @@ def seal(
         if as_json:
             print_json({"bucket": opened.shown, "partitions": rows})
 
-    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+    with_bucket(where, work, as_json=as_json)
 
 
 @app.command("fork")
+@at_bucket
 def fork(
     ctx: typer.Context,
     stream: Stream,
@@ -346,16 +339,13 @@ def fork(
             "--bucket-only", help="Create the fork in the bucket only, not in the cluster.", show_default=False
         ),
     ] = False,
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
+    where: Where = ANYWHERE,
     as_json: JsonFlag = False,
 ) -> None:
     """Create a stream that starts with the history of another one.
 
     Both reference the same stream objects. The fork is created in the bucket, and then in the cluster of the bucket.
     """
-    where = Where(bucket, endpoint, region)
 
     def work(opened: OpenBucket) -> ForkedStream:
         from liftpy.cli.tier.fork import fork_stream

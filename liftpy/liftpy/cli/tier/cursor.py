@@ -8,7 +8,7 @@ import typer
 from rich.markup import escape
 
 from liftpy.cli.run import JsonFlag, print_json, stdout
-from liftpy.cli.tier.bucket import BucketUrl, Endpoint, OpenBucket, PartitionOption, Region, Where, with_bucket
+from liftpy.cli.tier.bucket import ANYWHERE, OpenBucket, PartitionOption, Where, at_bucket, with_bucket
 from liftpy.cli.tier.tables import pins_table
 
 __all__ = ["app"]
@@ -25,14 +25,13 @@ Name = Annotated[str, typer.Argument(help="Name of the cursor.", show_default=Fa
 
 @app.command("ls", hidden=True)
 @app.command("list")
+@at_bucket
 def list_pins(
     stream: Annotated[
         str | None, typer.Argument(help="Name of the stream, or its uuid; by default, all.", show_default=False)
     ] = None,
     partition: PartitionOption = None,
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
+    where: Where = ANYWHERE,
     as_json: JsonFlag = False,
 ) -> None:
     """List cursors and other pins: those of long reads and forks."""
@@ -49,7 +48,7 @@ def list_pins(
         else:
             stdout.print("nothing is held: retention alone decides what stays")
 
-    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+    with_bucket(where, work, as_json=as_json)
 
 
 def _plain(pin: Any) -> dict[str, Any]:
@@ -57,14 +56,13 @@ def _plain(pin: Any) -> dict[str, Any]:
 
 
 @app.command("set")
+@at_bucket
 def set_position(
     stream: Stream,
     name: Name,
     offset: Annotated[int, typer.Argument(min=0, help="First offset to keep.", show_default=False)],
     partition: PartitionOption = None,
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
+    where: Where = ANYWHERE,
     as_json: JsonFlag = False,
 ) -> None:
     """Create or move a cursor. Records before it may be removed, later ones are kept."""
@@ -79,17 +77,16 @@ def set_position(
         else:
             stdout.print(f"cursor {escape(name)} holds {escape(place.label)} from offset {pin.start} on")
 
-    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+    with_bucket(where, work, as_json=as_json)
 
 
 @app.command("drop")
+@at_bucket
 def drop(
     stream: Stream,
     name: Name,
     partition: PartitionOption = None,
-    bucket: BucketUrl = None,
-    endpoint: Endpoint = None,
-    region: Region = None,
+    where: Where = ANYWHERE,
     as_json: JsonFlag = False,
 ) -> None:
     """Delete a cursor. Its records may be removed then."""
@@ -104,4 +101,4 @@ def drop(
         else:
             stdout.print(f"cursor {escape(name)} of {escape(place.label)} is dropped")
 
-    with_bucket(Where(bucket, endpoint, region), work, as_json=as_json)
+    with_bucket(where, work, as_json=as_json)
