@@ -59,6 +59,7 @@ class Streams(StreamLookup):
         self._taken_over = 0
         self._renewed: set[PartitionKey] = set()
         self._watched: dict[PartitionKey, int] = {}
+        self._untold: set[PartitionKey] = set()  # of those, the ones that have records
         self._state: MetadataState | None = None
 
     def open_all(self, state: MetadataState) -> None:
@@ -103,8 +104,11 @@ class Streams(StreamLookup):
         if not self._opening.is_alone(info) or info.first_end > start or self._watched.get(partition.key) == start:
             return
         self._watched[partition.key] = start
+        if partition.log.log_end > start:  # committed or not: nobody says so once more of what was before a start
+            self._untold.add(partition.key)
 
         def committed(why: str | None) -> None:
+            self._untold.add(partition.key)
             if why is None:
                 self._host.tell_records(partition)
 
@@ -112,12 +116,16 @@ class Streams(StreamLookup):
 
     def tell_records(self) -> None:
         """Tell again of first records of which the metadata do not know yet."""
-        for key in self._watched.keys() & self.by_key.keys():
-            partition = self.by_key[key]
+        for key in list(self._untold):
+            partition = self.by_key.get(key)
+            if partition is None:
+                self._untold.discard(key)
+                continue
             stream = self.by_uuid.get(partition.stream.uuid)
             info = None if stream is None else stream.info.partitions[partition.number]
             if info is None or not self._opening.is_alone(info) or info.first_end > info.empty_log_start:
-                del self._watched[key]
+                self._watched.pop(key, None)
+                self._untold.discard(key)
             elif partition.sure_mark > info.empty_log_start:
                 self._host.tell_records(partition)
 
@@ -378,6 +386,7 @@ class Streams(StreamLookup):
         self.by_durability.pop(partition.log.durability, None)
         self._followed_s.pop(partition.key, None)
         self._watched.pop(partition.key, None)
+        self._untold.discard(partition.key)
 
     async def unsubscribe(self) -> None:
         """Take no more messages; those on their way arrive before this returns."""

@@ -429,7 +429,7 @@ class AdoptSetsJob(WorkerRequest[AdoptSetsResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropStreamResult:
-    """How many objects were deleted, their bytes, and whether forks or cursors may hold others."""
+    """How many objects were deleted, their bytes, and whether forks, cursors or the grace period may hold others."""
 
     deleted: int
     freed: int

@@ -191,6 +191,7 @@ class CatalogKeeper:
         """
         until_ns, now_s = self._clock.now_ns() - int(self._grace_s * 1e9), self._clock.monotonic()
         self._known_s = {stream.uuid: self._known_s.get(stream.uuid, now_s) for stream in self._deleted}
+        self._pinned_s = {uuid: pinned_s for uuid, pinned_s in self._pinned_s.items() if uuid in self._known_s}
         for stream in self._deleted:
             is_over = stream.deleted_ns <= until_ns and now_s - self._known_s[stream.uuid] >= self._grace_s
             is_over &= now_s - self._pinned_s.get(stream.uuid, -self._grace_s) >= self._grace_s

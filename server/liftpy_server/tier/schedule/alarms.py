@@ -13,6 +13,7 @@ __all__ = ["STORE_CODES", "StoreHealth", "StoreState", "room_s"]
 _BACK_OFF_S: Final = 1.0
 _BACK_OFF_S_MAX: Final = 60.0
 _REPEAT_S: Final = 600.0
+_BUSY_S: Final = 60.0  # a store that has refused nothing for so long is well, also where nobody asks for much
 
 
 class StoreState(Enum):
@@ -60,6 +61,7 @@ class StoreHealth:
         self._until_s = now_s
         self._is_tried = False
         self._told_s = now_s
+        self._refused_s = now_s
 
     @property
     def is_usable(self) -> bool:
@@ -117,6 +119,7 @@ class StoreHealth:
         """It asked for fewer requests, and is well. Returns whether people are to be told."""
         if not self.is_usable:
             return False
+        self._refused_s = now_s
         if self.state is StoreState.BUSY:
             return self._tells(now_s, is_new=False)
         self._become(StoreState.BUSY, message, now_s)
@@ -126,6 +129,11 @@ class StoreHealth:
         """It takes as many requests as there are to be."""
         if self.state is StoreState.BUSY:
             self._become(StoreState.OK, "", now_s)
+
+    def calms_down(self, now_s: float) -> None:
+        """Time passes."""
+        if now_s - self._refused_s > _BUSY_S:
+            self.takes_all(now_s)
 
     def waits(self, oldest_s: float, allowed_s: float, now_s: float) -> bool:
         """What waits for the bucket. Returns whether people are to be told, of slowness or of its end.

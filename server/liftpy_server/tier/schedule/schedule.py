@@ -174,6 +174,7 @@ class Schedule:
 
     def tasks(self, now_s: float) -> list[Task]:
         """What is to be started now; the caller says of each how it went."""
+        self.health.calms_down(now_s)
         if not self.health.is_usable:
             return [_task(Job.PROBE, (), now_s)] if self.health.may_try(now_s) else []
         self._queues.ripen(now_s)

@@ -45,3 +45,22 @@ async def test_what_a_lost_route_cost_a_partition_that_another_node_leads_now_is
     (gap,) = led.gaps.unrecorded()
     assert (gap.until_ns - gap.since_ns, kit.clock.now_ns() - gap.until_ns) == (2 * 10**9, 60 * 10**9)
     assert "1 partitions that this node led until lately may miss messages: a route was lost" in caplog.text
+
+
+async def test_partitions_without_records_are_not_looked_at_every_few_seconds(make_kit):
+    kit = make_kit(partitions=3)
+    told, looked = [], []
+    opening = SimpleNamespace(is_alone=lambda info: looked.append(info) or True)
+    streams = Streams(opening, SimpleNamespace(tell_records=told.append), None)
+    streams.by_key |= {each.key: each for each in kit.partitions.values()}
+    partitions = [SimpleNamespace(first_end=0, empty_log_start=0)] * 3
+    local = streams.by_uuid[kit.info.uuid] = SimpleNamespace(info=SimpleNamespace(partitions=partitions))
+    for partition in kit.partitions.values():
+        streams._watch_records(local, partition)
+    looked.clear()
+    streams.tell_records()
+    assert (told, looked) == ([], [])
+    (partition, *_) = kit.partitions.values()
+    streams._untold.add(partition.key)
+    streams.tell_records()
+    assert len(looked) == 1

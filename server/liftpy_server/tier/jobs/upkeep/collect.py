@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.manifest.root.reach import is_ours
 from liftpy_bucket.upkeep.collecting import Collected, Collector
 from liftpy_bucket.upkeep.collecting_stream_sets import SetCollector
 from liftpy_server.tier.jobs.parts.roots import check_in_force, find, newest, path_of, resolved
@@ -95,6 +96,8 @@ def collect_sets(context: Context, request: CollectSetsJob) -> CollectSetsResult
 def drop_stream(context: Context, request: DropStreamJob) -> DropStreamResult:
     """Delete what a deleted stream has left, but for what forks and pins hold. Its roots stay, and say that it ended.
 
+    What nothing names may be somebody's work in progress: a fork, or an upload that was late. It has the grace period.
+
     Args:
         context: of the worker.
         request: what is wanted.
@@ -105,11 +108,16 @@ def drop_stream(context: Context, request: DropStreamJob) -> DropStreamResult:
         loaded = find(context, path)
         more = loaded is not None
         while loaded is not None and more:
-            collected = _collect(context, path, resolved(context, loaded.root).end, 0)
+            collected = _collect(context, path, resolved(context, loaded.root).end, context.grace_ns)
             deleted, freed, more = deleted + collected.deleted, freed + collected.freed, collected.more
             if not more:
-                pinned |= collected.pinned
+                pinned |= collected.pinned or _has_objects(context, path)
     return DropStreamResult(deleted=deleted, freed=freed, pinned=pinned)
+
+
+def _has_objects(context: Context, path: PartitionPath) -> bool:
+    """Whether something is left that a later look may delete."""
+    return any(is_ours(path, entry.key) for entry in context.store.list(path.directory))
 
 
 def _collect(

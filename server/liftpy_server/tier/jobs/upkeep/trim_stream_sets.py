@@ -53,9 +53,10 @@ def trim_sets(context: Context, node: str, incarnation: int) -> int:
                 continue  # where nothing counts any more the collector drops it
             left -= pointer.size
             if left < 0 and trimmed:
-                break
+                return trimmed
             loaded = _replaced(context, loaded, incarnation, pointer, parts)
             trimmed += 1
+        roots.note_looked()
         return trimmed
 
 
@@ -83,10 +84,13 @@ class _Roots:
         self._context = context
         self._node = node
         self._pinned: dict[PartitionPath, list[Root]] = {}
-        now_ns = context.now_ns()
-        self._looks = now_ns - context.sets_looked_ns.get(node, 0) >= context.grace_ns
+        self._now_ns = context.now_ns()
+        self._looks = self._now_ns - context.sets_looked_ns.get(node, 0) >= context.grace_ns
+
+    def note_looked(self) -> None:
+        """All members were asked for: the roots are not read again for a grace period."""
         if self._looks:
-            context.sets_looked_ns[node] = now_ns
+            self._context.sets_looked_ns[self._node] = self._now_ns
 
     def part_of(self, pointer: SetObjectPointer, member: SetMember) -> Part | None:
         """The part of a member that counts; all of it where there is no root, as nobody knows."""

@@ -280,9 +280,12 @@ async def test_a_deleted_stream_stays_listed_while_a_pin_holds_something_of_it(k
         assert await keeper.look()
         assert worker.jobs.count("drop_stream") == dropped, "once in a grace period is enough"
         assert set(bucket.catalog().streams) == {UUIDS[0]}
+    assert set(keeper._pinned_s) == {UUIDS[0]}
     worker.pinned = False
     clock.advance(10**9)
     assert not await keeper.look()
+    await keeper.look()
+    assert keeper._pinned_s == {}, "what is gone needs no memory"
     assert await keeper.look()
     assert bucket.catalog().streams == {}
 

@@ -447,6 +447,20 @@ def test_a_store_that_asks_for_fewer_requests_gets_fewer_and_is_not_away(bench):
     assert bench.schedule.health.state is StoreState.OK
 
 
+def test_a_store_that_has_refused_nothing_for_a_minute_is_well_again(bench):
+    """However little there is to do: people were told of a busy store for hours."""
+    bench.claim_all(range(2))
+    bench.wrote(2, 64 * MIB, 0)
+    (task,) = [task for task in bench.tasks() if task.job is Job.UPLOAD]
+    bench.fail(task, "busy")
+    bench.now_s += 59
+    bench.schedule.tasks(bench.now_s)
+    assert bench.schedule.health.state is StoreState.BUSY
+    bench.now_s += 2
+    bench.schedule.tasks(bench.now_s)
+    assert bench.schedule.health.state is StoreState.OK
+
+
 def test_steps_of_retention_cost_few_listings_a_day(bench):
     bench.claim_all([0])
     listings = 0

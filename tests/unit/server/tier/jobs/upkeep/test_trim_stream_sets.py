@@ -10,14 +10,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
+from liftpy_bucket.errors import ObjectMissingError, StoreUnavailableError
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.pins.held import Pins
+from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_bucket.upkeep.auditing import audit
 from liftpy_bucket.upkeep.forking import fork
 from liftpy_bucket.upkeep.remains import find_remains
 from liftpy_envelope.stream_config import StreamConfig
+from liftpy_server.tier.jobs.upkeep import trim_stream_sets
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, UUID, Worker, check_whole, history, new_id, root_of, sets_of
 
@@ -210,3 +213,50 @@ def test_sums_balance(worker):
     collect(worker)
     after = sets_of(worker.context.store, root_of(worker.context.store, OTHER))["n1"]
     assert after.setsum + after.collected == before.setsum + before.collected
+
+
+def test_a_look_at_the_roots_that_failed_is_made_again(worker, monkeypatch):
+    context = worker.context
+    context.grace_ns, context.now_ns = 100, lambda: 1_000
+    other = Worker(context.store, "n2")
+    other.claim(epoch=1, epochs=[(0, 0)])
+    other.call("retain", **PATH._asdict(), start=200, epoch=1)
+    find = trim_stream_sets.find
+
+    def away(_context, path):
+        if path == OTHER:
+            raise StoreUnavailableError("away")
+        return find(_context, path)
+
+    monkeypatch.setattr(trim_stream_sets, "find", away)
+    with pytest.raises(StoreUnavailableError):
+        trim_stream_sets.trim_sets(context, "n1", 1)
+    monkeypatch.setattr(trim_stream_sets, "find", find)
+    context.roots.drop(PATH)
+    assert trim_stream_sets.trim_sets(context, "n1", 1) > 0, "and not after the next grace period only"
+
+
+def test_a_fork_that_is_being_made_of_a_stream_that_is_dropped_has_its_time(worker):
+    """Its pin is there, and its root comes later: nobody puts an end in its place meanwhile."""
+    store, copy = worker.context.store, PartitionPath("c" * 32, 0)
+    worker.call("merge", **PATH._asdict(), epoch=0)
+    fork(store, PATH, copy, epoch=1, node="n1", new_id=new_id)
+    store.delete([copy.root])  # it is written last
+    worker.context.grace_ns, worker.context.now_ns = 10**6, lambda: 1_000
+    assert worker.call("drop_stream", uuid=UUID, partitions=1)["pinned"]
+    assert RootFile(store, copy, new_id=new_id).load() is None
+    worker.context.grace_ns = 0
+    worker.call("drop_stream", uuid=UUID, partitions=1)
+    assert RootFile(store, copy, new_id=new_id).load().root.sealed
+
+
+def test_what_a_late_upload_left_in_a_dropped_stream_is_looked_for_again(worker):
+    store = worker.context.store
+    worker.context.grace_ns, worker.context.now_ns = 10**6, lambda: 1_000
+    store.create(key := PATH.fragment(f"{0:020d}-0-late.parquet"), b"1234", "x")
+    assert worker.call("drop_stream", uuid=UUID, partitions=1)["pinned"], "another look is due"
+    assert store.head(key)
+    worker.context.grace_ns = 0
+    assert not worker.call("drop_stream", uuid=UUID, partitions=1)["pinned"]
+    with pytest.raises(ObjectMissingError):
+        store.head(key)
