@@ -10,6 +10,7 @@ from liftpy_client.connection.connecting import Connecting
 from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_client.connection.session import Session
 from liftpy_client.consumer.consumer import BatchConsumer, ConsumeOptions, Consumer
+from liftpy_client.consumer.divergence import epoch_ends
 from liftpy_client.consumer.filtering import SubjectFilter
 from liftpy_client.consumer.ranges import check_columns, check_pandas, read_range, to_frame
 from liftpy_client.errors import UsageError
@@ -482,6 +483,25 @@ class Lift(Admin):
             options=options or ConsumeOptions(),
             on_diverged=on_diverged,
         )
+
+    async def epoch_ends(self, stream: str, epochs: Mapping[int, int]) -> dict[int, int]:
+        """Return where the logs of partitions left a leader epoch, or the largest one before it.
+
+        Records up to an offset, read while a leader of an epoch had them, are still those of the log unless that epoch
+        ended before the offset: after a restore from the bucket, or an unclean election.
+
+        Args:
+            stream: Name of the stream.
+            epochs: Leader epochs by partition, as `stream_info` shows them.
+
+        Returns:
+            By partition, the offset after the last record of the epoch.
+
+        Raises:
+            NoStreamError: There is no such stream.
+            NodeUnavailableError: A leader cannot be found or asked.
+        """
+        return await epoch_ends(self._session, stream, epochs)
 
     async def committed(self, group: str, stream: str) -> dict[int, Committed]:
         """Return the committed offsets of a group by partition. Partitions without one are left out."""

@@ -44,10 +44,12 @@ class PartitionHead(NamedTuple):
     Attributes:
         start: the first offset there is.
         end: the offset after the last committed one.
+        epoch: of the leader that says so; -1 for unknown.
     """
 
     start: int
     end: int
+    epoch: int = -1
 
 
 class StreamHeads(NamedTuple):
@@ -176,7 +178,7 @@ def _all(lift: SyncLift) -> list[StreamDetails]:
 
 def _heads_of(details: StreamDetails) -> StreamHeads:
     partitions = {
-        each.partition: PartitionHead(each.log_start, max(each.log_start, each.high_watermark))
+        each.partition: PartitionHead(each.log_start, max(each.log_start, each.high_watermark), each.leader_epoch)
         for each in details.partitions
         if each.log_start is not None and each.high_watermark is not None
     }

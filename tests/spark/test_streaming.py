@@ -124,6 +124,22 @@ def test_a_checkpoint_of_another_stream_is_refused(system, query, name):
         query(subscribe=f"{name}-b", startingOffsets="earliest").run()
 
 
+def test_a_log_that_took_another_way_is_noticed(system, query, name):
+    """As after a restore: what the checkpoint has is of an epoch that ended before it."""
+    create(system, name, count=30)
+    asked = query(startingOffsets="earliest").run()
+    (epoch,) = (each.leader_epoch for each in system.partitions(name))
+    planned = asked.home / "checkpoint" / "offsets" / "0"
+    assert asked.offsets(0)["streams"][name]["epochs"] == {"0": epoch}
+    planned.write_text(re.sub(r'("epochs": *{"0": *)[0-9]+', r"\g<1>0", planned.read_text()))
+    planned.with_name(".0.crc").unlink()
+    assert asked.offsets(0)["streams"][name]["epochs"] == {"0": 0}
+    with pytest.raises(StreamingQueryException, match="other records from offset 0 on than the query, which has read"):
+        asked.run()
+    tolerant = query(startingOffsets="earliest", failOnDataLoss="false").run()
+    assert values(tolerant.records()) == sorted([*range(30), *range(30)])
+
+
 def test_retention_is_quicker_than_the_query(system, query, name):
     create(system, name, count=30)
     asked = query(startingOffsets="earliest", maxOffsetsPerTrigger="10").run()

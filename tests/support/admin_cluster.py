@@ -136,6 +136,7 @@ def partition(number: int, end: int, *, start: int = 0, replicas: Any = ()) -> S
         cold=None,
         dedupe=FakeDedupe(),
         age_now_ns=lambda: 0,
+        epoch=1,
         clock_ahead_s=lambda: 0.0,
         log_time=SimpleNamespace(leapt_ns=0),
         is_leading=True,

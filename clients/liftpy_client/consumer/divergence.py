@@ -7,11 +7,12 @@ cluster was restored from its bucket, which begins leader epochs that the cluste
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
-from liftpy_client.errors import LogDivergedError, PullError
+from liftpy_client.errors import AdminError, LogDivergedError, NodeUnavailableError, PullError
 from liftpy_envelope.bodies import unpack_body
-from liftpy_envelope.errors import ErrorCode
+from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.pull import (
     EARLIEST,
     Api,
@@ -25,13 +26,17 @@ from liftpy_envelope.pull import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from liftpy_client.connection.cluster import StreamPlace
     from liftpy_client.connection.pull_connection import PullConnection
+    from liftpy_client.connection.session import Session
     from liftpy_client.consumer.positions import Position
 
-__all__ = ["check_lineage", "leader_epochs"]
+__all__ = ["check_lineage", "epoch_ends", "leader_epochs"]
+
+_PATIENCE_S: Final = 15.0
+_PAUSE_S: Final = 0.2
 
 
 async def check_lineage(
@@ -55,6 +60,56 @@ async def check_lineage(
         read, end = positions[number], result.end_offset
         if end < read.read_end or 0 <= result.epoch < read.epoch:
             raise LogDivergedError(place.name, number, min(end, read.read_end), read.offset, read.epoch)
+
+
+async def epoch_ends(session: Session, stream: str, epochs: Mapping[int, int]) -> dict[int, int]:
+    """Where the logs of partitions left an epoch, or the largest one before it.
+
+    Args:
+        session: Connections and the cluster's metadata.
+        stream: Name of the stream.
+        epochs: Leader epochs by partition.
+
+    Raises:
+        NoStreamError: There is no such stream.
+        NodeUnavailableError, PullError, AdminError: A leader cannot be found or asked.
+    """
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + _PATIENCE_S
+    while True:
+        try:
+            return await _epoch_ends(session, await session.cluster.stream(stream, fresh=True), epochs)
+        except (OSError, TimeoutError, PullError, AdminError, NodeUnavailableError) as error:
+            if loop.time() >= until_s or session.nats.is_closed:
+                if isinstance(error, LiftError):
+                    raise
+                text = str(error) or "no answer"
+                raise NodeUnavailableError(f"the node that leads {stream} cannot be reached: {text}") from error
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def _epoch_ends(session: Session, place: StreamPlace, epochs: Mapping[int, int]) -> dict[int, int]:
+    by_leader: dict[str, list[EpochEndQuery]] = {}
+    for number, epoch in epochs.items():
+        leader = place.leaders[number]
+        if leader is None:
+            raise PullError(ErrorCode.NOT_AVAILABLE, f"partition {number} has no leader at the moment")
+        by_leader.setdefault(leader, []).append(EpochEndQuery(place.key(number), epoch))
+    ends: dict[int, int] = {}
+    for leader, queries in by_leader.items():
+        connection = await session.open_pull(leader)
+        try:
+            async with asyncio.timeout(session.options.timeout_s):
+                response = await connection.request(Api.EPOCH_END_OFFSET, EpochEndRequest(tuple(queries)))
+        finally:
+            connection.close()
+        results = unpack_body(EpochEndResponse, response.result).results
+        check_answers(queries, results)
+        for result in results:
+            if result.error is not ErrorCode.NONE:
+                raise PullError(result.error, result.message)
+            ends[result.key.partition] = result.end_offset
+    return ends
 
 
 async def leader_epochs(connection: PullConnection, place: StreamPlace, numbers: Sequence[int]) -> dict[int, int]:

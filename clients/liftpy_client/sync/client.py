@@ -195,6 +195,8 @@ class SyncLift(Facade[Lift]):
     drain_node = blocking(Lift.drain_node)
     remove_node = blocking(Lift.remove_node)
 
+    epoch_ends = blocking(Lift.epoch_ends)
+
     groups = blocking(Lift.groups)
     group = blocking(Lift.group)
     delete_group = blocking(Lift.delete_group)

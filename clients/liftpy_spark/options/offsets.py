@@ -1,13 +1,15 @@
 """Offsets by stream and partition: as the user writes them in JSON, and as Spark keeps them in a checkpoint.
 
 A checkpoint has, beside the offsets of a stream, the stream's uuid: under the same name there may be another stream by
-the time that a query goes on, whose offsets mean other records.
+the time that a query goes on, whose offsets mean other records. And it has the epochs of the leaders that said what was
+committed: by these it is noticed that a partition took another way before an offset, as after a restore.
 
-    {"version": 1, "streams": {"orders": {"uuid": "9365d83a...", "offsets": {"0": 17153, "1": 22857}}}}
+    {"version": 1, "streams": {"orders": {"uuid": "9365d83a...", "offsets": {"0": 17153}, "epochs": {"0": 3}}}}
 """
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_envelope.errors import LiftError
@@ -71,24 +73,31 @@ class QueryCheckpoint(NamedTuple):
     Attributes:
         offsets: the next ones.
         uuids: UUIDs of the streams that these are of.
+        epochs: no record before an offset has a later leader epoch; of partitions where that is known.
     """
 
     offsets: StreamOffsets
     uuids: dict[str, str]
+    epochs: Mapping[str, Mapping[int, int]] = MappingProxyType({})
+
+    def is_at(self, other: QueryCheckpoint) -> bool:
+        """Whether a query that is at the other one has read the same."""
+        return (self.offsets, self.uuids) == (other.offsets, other.uuids)
 
 
-def encode(offsets: StreamOffsets, uuids: Mapping[str, str]) -> dict[str, Any]:
-    """Offsets for a checkpoint; the same offsets always look the same.
-
-    Args:
-        offsets: the next ones.
-        uuids: UUIDs of every stream that is among them.
-    """
-    streams = {
-        stream: {"uuid": uuids[stream], "offsets": {str(number): of[number] for number in sorted(of)}}
-        for stream, of in sorted(offsets.items())
-    }
+def encode(checkpoint: QueryCheckpoint) -> dict[str, Any]:
+    """A document for Spark's checkpoint; the same one always looks the same."""
+    streams = {}
+    for stream, of in sorted(checkpoint.offsets.items()):
+        streams[stream] = {"uuid": checkpoint.uuids[stream], "offsets": _sorted(of)}
+        epochs = checkpoint.epochs.get(stream)
+        if epochs:
+            streams[stream]["epochs"] = _sorted(epochs)
     return {"version": _VERSION, "streams": streams}
+
+
+def _sorted(of: Mapping[int, int]) -> dict[str, int]:
+    return {str(number): of[number] for number in sorted(of)}
 
 
 def decode(document: object) -> QueryCheckpoint:
@@ -108,11 +117,12 @@ def decode(document: object) -> QueryCheckpoint:
         offsets = {name: _numbers(each["offsets"], 0) for name, each in streams.items()}
         uuids = {name: each["uuid"] for name, each in streams.items()}
         assert all(isinstance(uuid, str) for uuid in uuids.values())
+        epochs = {name: _numbers(each["epochs"], 0) for name, each in streams.items() if "epochs" in each}
     except (AssertionError, KeyError, TypeError, ValueError, AttributeError):
         raise CheckpointError(
             f"the checkpoint holds {document!r:.200}, which is not of liftpy: was another source read with it?"
         ) from None
-    return QueryCheckpoint(offsets, uuids)
+    return QueryCheckpoint(offsets, uuids, epochs)
 
 
 def check_same_streams(checkpoint: QueryCheckpoint, uuids: Mapping[str, str]) -> None:

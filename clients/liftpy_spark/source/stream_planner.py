@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from liftpy_client.errors import DisconnectedError, NodeUnavailableError
+from liftpy_client.errors import AdminError, DisconnectedError, NodeUnavailableError, NoStreamError, PullError
 from liftpy_spark.connections import nats_failure
 from liftpy_spark.errors import DataLossError
 from liftpy_spark.heads import find_streams, heads, heads_now, is_wanted, no_leader, offsets_at_time
@@ -16,7 +16,7 @@ from liftpy_spark.options.values import OptionError
 from liftpy_spark.reading.retry_deadline import RETRY_S
 from liftpy_spark.source.bounds import assigned, starts
 from liftpy_spark.source.head_watch import HeadWatch, record_bytes
-from liftpy_spark.source.stream_progress import capped, compare, ends_of, silent_before
+from liftpy_spark.source.stream_progress import capped, compare, ends_of, epochs_of, silent_before, to_prove
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +36,14 @@ _SETTLE_S: Final = 15.0  # what a new leader, or a node that came back, says may
 _FIND_INTERVAL_S: Final = 5.0
 _SIZES_INTERVAL_S: Final = 10.0
 _WHAT_TO_DO: Final = "begin with a new checkpointLocation, or set failOnDataLoss to false to go on with what is there"
+
+
+class _Proof(NamedTuple):
+    """That what was read of a partition up to an offset, of a leader's epoch, is in the log of a later leader."""
+
+    offset: int
+    epoch: int
+    led: int
 
 
 class StreamPlanner:
@@ -67,6 +75,7 @@ class StreamPlanner:
         self._beginning: QueryCheckpoint | None = None
         self._target: QueryCheckpoint | None = None
         self._names_are_checked = False
+        self._proofs: dict[tuple[str, int], _Proof] = {}
 
     def begin(self) -> QueryCheckpoint:
         """Where a new query begins; the same at every call.
@@ -83,7 +92,7 @@ class StreamPlanner:
             at_time = partial(offsets_at_time, lift)
             offsets = starts(options.starting, there, at_time, late_is_latest=options.late_is_latest)
             _check_beginning(offsets, there)
-            self._beginning = QueryCheckpoint(offsets, {each.stream: each.uuid for each in there})
+            self._beginning = QueryCheckpoint(offsets, {each.stream: each.uuid for each in there}, epochs_of(there))
         return self._beginning
 
     def begins_now(self, start: QueryCheckpoint) -> bool:
@@ -123,11 +132,12 @@ class StreamPlanner:
         if self._is_doubtful(compare(start, there)):
             there = self._watch.look_until(lambda found: not self._is_doubtful(compare(start, found)), _SETTLE_S)
         self._check_names(start, there)
-        found = compare(start, there)
+        parted = self._parted(start, there)
+        found = compare(start, there, parted)
         gone = [f"stream {stream} is not there any more, or not among those to be read" for stream in found.gone]
         self._tell([*gone, *found.losses, *found.behind])
         if self._target is not None:
-            found = compare(start, capped(there, self._target, start))
+            found = compare(start, capped(there, self._target, start), parted)
             if not _has_news(found) and silent_before(self._target, there, start):
                 self._await_silent(start, self._target)
                 return self.advance(start, divide)
@@ -143,6 +153,37 @@ class StreamPlanner:
             place: backlog._replace(record_bytes=self._sizes.get(place, backlog.record_bytes))
             for place, backlog in backlogs.items()
         }
+
+    def _parted(self, start: QueryCheckpoint, there: list[StreamHeads]) -> dict[tuple[str, int], int]:
+        """Where partitions whose leader changed have other records than the query has read; asked once per change.
+
+        Raises:
+            NatsError: a leader does not tell for a long time.
+        """
+        parted: dict[tuple[str, int], int] = {}
+        for stream, epochs in to_prove(start, there).items():
+            heads_by_number = next(each.partitions for each in there if each.stream == stream)
+            proofs = {
+                number: _Proof(start.offsets[stream][number], epoch, heads_by_number[number].epoch)
+                for number, epoch in epochs.items()
+            }
+            asked = {
+                number: epochs[number] for number in proofs if self._proofs.get((stream, number)) != proofs[number]
+            }
+            if not asked:
+                continue
+            try:
+                ends = self._connect().epoch_ends(stream, asked)
+            except NoStreamError:
+                continue  # it went just now: the next look says so
+            except (NodeUnavailableError, DisconnectedError, AdminError, PullError) as error:
+                raise nats_failure(error) from None
+            for number, end in ends.items():
+                if end < start.offsets[stream][number]:
+                    parted[stream, number] = end
+                else:
+                    self._proofs[stream, number] = proofs[number]
+        return parted
 
     def _ask(self) -> list[StreamHeads]:
         lift, now_s = self._connect(), self._clock()

@@ -8,7 +8,8 @@ of a batch follow from the start and end that Spark has recorded, and from nothi
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 from liftpy_spark.options.offsets import QueryCheckpoint
 from liftpy_spark.reading.planning import Range
@@ -19,7 +20,18 @@ if TYPE_CHECKING:
 
     from liftpy_spark.heads import StreamHeads
 
-__all__ = ["Comparison", "capped", "compare", "ends_of", "ranges_between", "silent_before"]
+__all__ = [
+    "Comparison",
+    "capped",
+    "compare",
+    "ends_of",
+    "epochs_of",
+    "ranges_between",
+    "silent_before",
+    "to_prove",
+]
+
+_NOWHERE: Final[Mapping[tuple[str, int], int]] = MappingProxyType({})
 
 
 @dataclass(slots=True)
@@ -31,6 +43,7 @@ class Comparison:
             lost, from behind these on.
         found: where partitions begin that the query does not know yet.
         uuids: UUIDs of the streams in `backlogs` and `found`.
+        epochs: no record before the end of a backlog has a later one; of partitions where that is known.
         losses: what was to be read and is not there any more, each in words.
         behind: likewise, of partitions that end before what was read; after a change of leader that is so for a moment.
         gone: streams that are not there, or not among those to be read.
@@ -39,6 +52,7 @@ class Comparison:
     backlogs: dict[tuple[str, int], Backlog] = field(default_factory=dict)
     found: dict[tuple[str, int], int] = field(default_factory=dict)
     uuids: dict[str, str] = field(default_factory=dict)
+    epochs: dict[tuple[str, int], int] = field(default_factory=dict)
     losses: list[str] = field(default_factory=list)
     behind: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
@@ -46,16 +60,27 @@ class Comparison:
     def reached(self, ends: Mapping[tuple[str, int], int]) -> QueryCheckpoint:
         """The end of a batch that reads up to `ends`."""
         offsets: dict[str, dict[int, int]] = {}
+        epochs: dict[str, dict[int, int]] = {}
         for (stream, partition), offset in (*ends.items(), *self.found.items()):
             offsets.setdefault(stream, {})[partition] = offset
-        return QueryCheckpoint(offsets, {stream: self.uuids[stream] for stream in offsets})
+            epoch = self.epochs.get((stream, partition), -1)
+            if epoch >= 0:
+                epochs.setdefault(stream, {})[partition] = epoch
+        return QueryCheckpoint(offsets, {stream: self.uuids[stream] for stream in offsets}, epochs)
 
 
-def compare(start: QueryCheckpoint, heads: Iterable[StreamHeads]) -> Comparison:
+def compare(
+    start: QueryCheckpoint, heads: Iterable[StreamHeads], parted: Mapping[tuple[str, int], int] = _NOWHERE
+) -> Comparison:
     """Hold what a query has read against what there is.
 
     A partition whose head nobody knows at the moment stays where it is. One that ends before what was read goes back
-    to that end.
+    to that end, and one that took another way goes back to where it did.
+
+    Args:
+        start: what the query has read.
+        heads: what there is.
+        parted: offsets from which on other records are there now than the query has read.
     """
     now = {each.stream: each for each in heads}
     comparison = Comparison(uuids={stream: each.uuid for stream, each in now.items()})
@@ -69,7 +94,7 @@ def compare(start: QueryCheckpoint, heads: Iterable[StreamHeads]) -> Comparison:
             )
             _note_beginnings(comparison, now[stream], {})
         else:
-            _compare_stream(comparison, offsets, now[stream])
+            _compare_stream(comparison, start, now[stream], parted)
             _note_beginnings(comparison, now[stream], offsets)
     for stream, there in now.items():
         if stream not in start.offsets:
@@ -77,12 +102,23 @@ def compare(start: QueryCheckpoint, heads: Iterable[StreamHeads]) -> Comparison:
     return comparison
 
 
-def _compare_stream(comparison: Comparison, offsets: Mapping[int, int], now: StreamHeads) -> None:
-    for partition, offset in offsets.items():
+def _compare_stream(
+    comparison: Comparison, start: QueryCheckpoint, now: StreamHeads, parted: Mapping[tuple[str, int], int]
+) -> None:
+    for partition, offset in start.offsets[now.stream].items():
         head = now.partitions.get(partition)
         place = f"stream {now.stream} partition {partition}"
+        other = parted.get((now.stream, partition), offset)
+        epoch = start.epochs.get(now.stream, {}).get(partition, -1) if head is None else head.epoch
+        comparison.epochs[now.stream, partition] = epoch
         if head is None:
             backlog = Backlog(offset, offset)
+        elif head.start <= other < min(offset, head.end):
+            backlog = Backlog(other, other)
+            comparison.losses.append(
+                f"{place} has other records from offset {other} on than the query, which has read up to {offset}: the "
+                "cluster was restored from its bucket, or an unclean election has lost records"
+            )
         elif head.end < offset:
             backlog = Backlog(head.end, head.end)
             comparison.behind.append(f"{place} ends at offset {head.end}, but the query has read up to {offset}")
@@ -100,6 +136,7 @@ def _note_beginnings(comparison: Comparison, there: StreamHeads, known: Mapping[
     for partition, head in there.partitions.items():
         if partition not in known:
             comparison.found[there.stream, partition] = head.start
+            comparison.epochs[there.stream, partition] = head.epoch
 
 
 def ends_of(heads: Iterable[StreamHeads]) -> QueryCheckpoint:
@@ -108,7 +145,34 @@ def ends_of(heads: Iterable[StreamHeads]) -> QueryCheckpoint:
     return QueryCheckpoint(
         {each.stream: {number: head.end for number, head in each.partitions.items()} for each in streams},
         {each.stream: each.uuid for each in streams},
+        epochs_of(streams),
     )
+
+
+def epochs_of(heads: Iterable[StreamHeads]) -> dict[str, dict[int, int]]:
+    """The epochs of leaders by stream and partition, where they are known."""
+    known = {
+        each.stream: {number: head.epoch for number, head in each.partitions.items() if head.epoch >= 0}
+        for each in heads
+    }
+    return {stream: epochs for stream, epochs in known.items() if epochs}
+
+
+def to_prove(start: QueryCheckpoint, heads: Iterable[StreamHeads]) -> dict[str, dict[int, int]]:
+    """By stream and partition, the epochs of what was read from a leader of another epoch than leads now.
+
+    Whether all that was read is still in the log is shown by where that epoch ended, see `compare`.
+    """
+    wanted: dict[str, dict[int, int]] = {}
+    for each in heads:
+        if start.uuids.get(each.stream) != each.uuid:
+            continue
+        for number, epoch in start.epochs.get(each.stream, {}).items():
+            head = each.partitions.get(number)
+            offset = start.offsets[each.stream].get(number, 0)
+            if head is not None and head.epoch not in {-1, epoch} and head.start < offset:
+                wanted.setdefault(each.stream, {})[number] = epoch
+    return wanted
 
 
 def capped(heads: Iterable[StreamHeads], target: QueryCheckpoint, start: QueryCheckpoint) -> list[StreamHeads]:

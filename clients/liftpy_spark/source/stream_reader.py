@@ -98,7 +98,7 @@ class LiftpyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._is_kept = True
                 return start
             end = self._plans.advance(begun, lambda backlogs: self._divided(backlogs, limit))
-            return start if end == begun else _document(end)
+            return start if end.is_at(begun) else _document(end)
 
     def _divided(self, backlogs: Mapping[tuple[str, int], Backlog], limit: ReadLimit) -> dict[tuple[str, int], int]:
         if isinstance(limit, ReadMaxRows):
@@ -127,4 +127,4 @@ class LiftpyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _document(checkpoint: QueryCheckpoint) -> dict[str, Any]:
-    return encode(checkpoint.offsets, checkpoint.uuids)
+    return encode(checkpoint)

@@ -110,6 +110,7 @@ def _partition_numbers(partition: Partition) -> dict[str, Any]:
     first_timestamp = next((s.first_timestamp for s in segments if s.first_timestamp is not None), None)
     return {
         "partition": partition.number,
+        "leader_epoch": partition.epoch,  # in which these numbers are true; the metadata may be behind, or ahead
         "log_start": partition.start,
         "local_start": log.log_start,
         "tiered_end": None if cold is None else cold.end,

@@ -41,6 +41,20 @@ async def test_plain_messages_are_stored_in_order(lift):
     assert [message.subject for message in messages] == [f"orders.{number % 7}" for number in range(500)]
 
 
+async def test_where_epochs_end(lift):
+    await lift.create_stream("orders", subject="orders.>", partitions=2)
+    place = (await lift.stream_info("orders")).partitions[1]
+    for number in range(20):
+        await lift.publish("orders.a", b"%d" % number, key=b"%d" % number)
+    ends = {each.partition: each.high_watermark for each in (await lift.stream_info("orders")).partitions}
+    assert sum(ends.values()) == 20
+    assert await lift.epoch_ends("orders", dict.fromkeys(ends, place.leader_epoch)) == ends
+    assert await lift.epoch_ends("orders", {1: place.leader_epoch + 7}) == {1: ends[1]}
+    assert await lift.epoch_ends("orders", {1: 0}) == {1: 0}, "before all that is there"
+    with pytest.raises(liftpy.NoStreamError):
+        await lift.epoch_ends("other", {0: 1})
+
+
 async def _has(lift, stream, count):
     return await committed(lift, stream) >= count
 

@@ -27,10 +27,18 @@ OFFSETS = st.dictionaries(
 @given(OFFSETS)
 def test_what_is_kept_comes_back(offsets):
     uuids = {stream: f"uuid of {stream}" for stream in offsets}
-    kept = json.dumps(encode(offsets, uuids))
-    assert decode(json.loads(kept)) == (offsets, uuids)
-    backwards = {stream: dict(reversed(of.items())) for stream, of in reversed(offsets.items())}
-    assert json.dumps(encode(backwards, uuids)) == kept
+    for epochs in (
+        {},
+        {stream: {number: offset % 99 for number, offset in of.items()} for stream, of in offsets.items()},
+    ):
+        kept = json.dumps(encode(QueryCheckpoint(offsets, uuids, epochs)))
+        assert decode(json.loads(kept)) == (offsets, uuids, epochs)
+        backwards, older = _backwards(offsets), _backwards(epochs)
+        assert json.dumps(encode(QueryCheckpoint(backwards, uuids, older))) == kept
+
+
+def _backwards(numbers):
+    return {stream: dict(reversed(of.items())) for stream, of in reversed(numbers.items())}
 
 
 @pytest.mark.parametrize(
@@ -44,6 +52,7 @@ def test_what_is_kept_comes_back(offsets):
         {"version": 1, "streams": {"a": {"uuid": 1, "offsets": {"0": 1}}}},
         {"version": 1, "streams": {"a": {"offsets": {"0": 1}}}},
         {"version": 1, "streams": {"a": {"uuid": "u", "offsets": {"0": -1}}}},
+        {"version": 1, "streams": {"a": {"uuid": "u", "offsets": {"0": 1}, "epochs": {"0": -1}}}},
         {"orders": {"0": 3}},
     ],
 )

@@ -23,7 +23,7 @@ class Node:
         self.asked = 0
 
     def stream_info(self, name):
-        place = SimpleNamespace(partition=0, log_start=0, high_watermark=self.end)
+        place = SimpleNamespace(partition=0, leader_epoch=1, log_start=0, high_watermark=self.end)
         return SimpleNamespace(name=name, uuid=UUID, partitions=[place], config=SimpleNamespace(partitions=1))
 
     def tier_status(self, limit):

@@ -19,12 +19,18 @@ A, B = "a" * 32, "b" * 32
 
 
 class FakeLift:
-    """Streams with the offsets of their partitions: {name: [uuid, {partition: (start, end)}]}."""
+    """Streams with the offsets of their partitions: {name: [uuid, {partition: (start, end)}]}.
+
+    Attributes:
+        epochs: by partition, where the leader epochs of its log end, oldest first; all are in epoch 1 otherwise.
+        proofs: how often somebody asked where epochs end.
+    """
 
     def __init__(self, **streams):
         self.there = streams
-        self.asked = 0
+        self.asked = self.proofs = 0
         self.failures = []
+        self.epochs = {}
 
     def stream_info(self, name):
         self.asked += 1
@@ -33,6 +39,15 @@ class FakeLift:
         if name not in self.there:
             raise AdminError(ErrorCode.UNKNOWN_STREAM, f"there is no stream {name}")
         return self._details(name)
+
+    def epoch_ends(self, name, epochs):
+        self.proofs += 1
+        if self.failures:
+            raise self.failures.pop()
+        return {
+            number: max((end for each, end in self.epochs[number] if each <= epoch), default=0)
+            for number, epoch in epochs.items()
+        }
 
     def streams(self):
         return [self._details(name) for name in self.there]
@@ -46,6 +61,7 @@ class FakeLift:
             partitions=[
                 SimpleNamespace(
                     partition=number,
+                    leader_epoch=self.epochs.get(number, [(1, 0)])[-1][0],
                     log_start=None if head is None else head[0],
                     local_start=None if head is None else head[0],
                     high_watermark=None if head is None else head[1],
@@ -79,8 +95,9 @@ def planner(lift, **options):
     return made
 
 
-def at(**offsets):
-    return QueryCheckpoint({"orders": {int(name[1:]): offset for name, offset in offsets.items()}}, {"orders": A})
+def at(epochs=None, **offsets):
+    read = {int(name[1:]): offset for name, offset in offsets.items()}
+    return QueryCheckpoint({"orders": read}, {"orders": A}, {"orders": epochs or dict.fromkeys(read, 1)})
 
 
 def everything(backlogs):
@@ -146,9 +163,13 @@ def test_what_there_is_when_it_was_aimed_is_all_there_will_be():
     lift.there["orders"][1].update({0: (0, 20), 1: (0, 3)})
     lift.there["later"] = [B, {0: (0, 3)}]
     end = asked.advance(at(p0=3), everything)
-    assert end == QueryCheckpoint({"orders": {0: 9}, "payments": {0: 0}}, {"orders": A, "payments": B})
+    assert end == QueryCheckpoint(
+        {"orders": {0: 9}, "payments": {0: 0}}, {"orders": A, "payments": B}, {"orders": {0: 1}, "payments": {0: 1}}
+    )
     end = asked.advance(end, everything)
-    assert end == QueryCheckpoint({"orders": {0: 9}, "payments": {0: 1}}, {"orders": A, "payments": B})
+    assert end == QueryCheckpoint(
+        {"orders": {0: 9}, "payments": {0: 1}}, {"orders": A, "payments": B}, {"orders": {0: 1}, "payments": {0: 1}}
+    )
     assert asked.advance(end, everything) == end
     assert asked.time.now_s == 0
     assert asked.latest().offsets["orders"] == {0: 20, 1: 3}, "the progress shows what there really is"
@@ -162,7 +183,9 @@ def test_a_new_stream_of_a_pattern_is_found_while_the_query_runs():
     end = at(p0=9)
     while end == at(p0=9) and asked.time.now_s < 30:
         end = asked.advance(end, everything)
-    assert end == QueryCheckpoint({"orders": {0: 9}, "oranges": {0: 2}}, {"orders": A, "oranges": B})
+    assert end == QueryCheckpoint(
+        {"orders": {0: 9}, "oranges": {0: 2}}, {"orders": A, "oranges": B}, {"orders": {0: 1}, "oranges": {0: 1}}
+    )
     assert asked.advance(end, everything).offsets["oranges"] == {0: 3}
 
 
@@ -285,3 +308,46 @@ def test_a_stream_that_is_not_to_be_read_any_more_is_not_waited_for():
     with pytest.raises(DataLossError, match="orders is not there any more, or not among those to be read"):
         asked.advance(at(p0=3), everything)
     assert asked.time.now_s == 0
+
+
+def test_a_change_of_the_leader_is_no_other_way():
+    lift = FakeLift(orders=[A, {0: (0, 9)}])
+    lift.epochs[0] = [(1, 9), (2, 9)]
+    asked = planner(lift)
+    end = asked.advance(at(p0=9), everything)
+    assert end.is_at(at(p0=9)), "nothing is new, so there is no batch"
+    assert asked.advance(at(p0=9), everything).is_at(at(p0=9))
+    assert lift.proofs == 1, "the same is not asked again"
+    lift.there["orders"][1][0], lift.epochs[0] = (0, 12), [(1, 9), (2, 12)]
+    assert asked.advance(at(p0=9), everything) == at(p0=12, epochs={0: 2})
+    assert lift.proofs == 1
+
+
+def test_a_log_that_was_restored_and_has_overtaken_the_query_is_noticed():
+    """The query has read up to 9 of epoch 1, and the bucket had 6; others wrote since, in two epochs."""
+    lift = FakeLift(orders=[A, {0: (0, 20), 1: (0, 5)}])
+    lift.epochs = {0: [(1, 6), (10_001, 9), (10_002, 20)], 1: [(1, 5), (10_001, 5)]}
+    start = at(p0=9, p1=5)
+    with pytest.raises(DataLossError, match=r"orders partition 0 has other records from offset 6 on than the query"):
+        planner(lift).advance(start, everything)
+    going_on = planner(lift, failOnDataLoss="false")
+    back = going_on.advance(start, everything)
+    assert back == at(p0=6, p1=5, epochs={0: 10_002, 1: 10_001}), "it goes back to where they are others"
+    assert going_on.advance(back, everything) == at(p0=20, p1=5, epochs={0: 10_002, 1: 10_001})
+
+
+def test_a_checkpoint_without_epochs_goes_on_and_has_them_then():
+    lift = FakeLift(orders=[A, {0: (0, 9)}])
+    older = QueryCheckpoint({"orders": {0: 5}}, {"orders": A})
+    assert planner(lift).advance(older, everything) == at(p0=9)
+    assert lift.proofs == 0
+
+
+def test_nobody_goes_on_while_a_leader_does_not_say_where_epochs_end():
+    lift = FakeLift(orders=[A, {0: (0, 9)}])
+    lift.epochs[0] = [(1, 6), (2, 9)]
+    asked = planner(lift)
+    asked.advance(at(p0=5), everything)
+    lift.epoch_ends = lambda *_: (_ for _ in ()).throw(NodeUnavailableError("nobody"))
+    with pytest.raises(NatsError, match="nobody"):
+        planner(lift).advance(at(p0=5), everything)
