@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Any, Final
 
@@ -252,10 +252,6 @@ class StreamConfig:
         if self.partitions == 1 or self.spread is Spread.HASH:
             return self.subject
         return f"{self.partition_prefix}.{partition}.{self.subject}"
-
-    def with_min_isr(self) -> StreamConfig:
-        """This configuration with `min_isr` spelled out."""
-        return replace(self, min_isr=self.min_isr_effective)
 
 
 _FIXED: Final = ("name", "partitions", "spread", "partition_prefix")

@@ -58,10 +58,6 @@ class DataDir:
         """Where directories go that no stream knows."""
         return self.root / "quarantine"
 
-    def partition_directory(self, name: str, uuid: str, partition: int) -> Path:
-        """Where one partition is."""
-        return self.streams_directory / f"{name}.{uuid}" / str(partition)
-
     @classmethod
     def open(cls, root: Path, node_id: str) -> DataDir:
         """Open or create a data directory.

@@ -31,7 +31,6 @@ class GroupFaults:
         self._crew = crew
         self._chance = chance
         self._busy: set[str] = set()
-        self._nodes_are_busy = False
         self._bag: list[tuple[bool, Callable[[], Awaitable[None]]]] = []
 
     def _next(self) -> tuple[bool, Callable[[], Awaitable[None]]]:

@@ -16,7 +16,6 @@ from support.raw_nats import RawNats, block, hpub, pub
 from support.reading import gaps, read_all, stored, values
 
 SEALED_HEAD_BYTES = 12
-CONTROL_LINE_BYTES_MAX = 4_096
 UNSUPPORTED = [
     b"Nats-Rollup: all",
     b"Nats-TTL: 5s",

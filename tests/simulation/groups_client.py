@@ -38,7 +38,6 @@ class Client:
         self.member = GroupMember(join_options, self.nonce, world.now_s)
         self.positions: dict[PartitionKey, int] = {}  # next record to read, once it was fetched
         self.is_alive = True
-        self.is_fenced = False
         self.wakes_s = 0.0
         self._asked_s = -9.0
         self._adopting: Assignment | None = None
@@ -152,7 +151,6 @@ class Client:
 
     def _fenced(self) -> None:
         self.is_alive = False
-        self.is_fenced = True
         self.world.check_fenced(self)
 
     def _read_and_commit(self, commits: float) -> None:
