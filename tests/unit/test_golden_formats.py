@@ -218,7 +218,7 @@ def test_files_of_a_log_are_read():
     disk = SimDisk()
     for name in ("producers", "checkpoint"):
         write_atomically(disk, ROOT / name, golden(name))
-    assert load_ordered(disk, ROOT, 42, 0).known(42) == [ORDERED]
+    assert load_ordered(disk, ROOT, 0, 42, 0).known(42) == [ORDERED]
     assert load_checkpoint(disk, ROOT / "checkpoint") == CHECKPOINT
     whole = golden("round.wal")
     assert decode_head(whole, 0, 7) == ROUND._replace(length=decode_head(whole, 0, 7).length)

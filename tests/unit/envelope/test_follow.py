@@ -45,7 +45,7 @@ def fetches(draw):
     offset = draw(NUMBERS)
     below = st.integers(0, offset)
     fields = (draw(NUMBERS), draw(NUMBERS), offset, draw(EPOCHS), draw(below), draw(below), draw(NUMBERS))
-    return FollowFetch(draw(KEYS), *fields, draw(st.integers(0, 1)), draw(NUMBERS))
+    return FollowFetch(draw(KEYS), *fields, draw(st.integers(0, 1)), draw(NUMBERS), draw(st.integers(0, 1)))
 
 
 QUESTIONS = st.builds(FollowQuestion, KEYS, NUMBERS, NUMBERS, NUMBERS, EPOCHS)
@@ -61,14 +61,22 @@ REQUESTS = st.builds(
 )
 REFUSALS = st.sampled_from(FollowRefusal)
 LEAPS = st.lists(st.tuples(NUMBERS, NUMBERS), max_size=LEAPS_MAX).map(tuple)
-RESULTS = st.builds(FollowResult, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, LEAPS)
+RESULTS = st.builds(
+    FollowResult, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, LEAPS, NUMBERS
+)
 ENDS = st.builds(FollowEnd, KEYS, REFUSALS, NUMBERS, EPOCHS, NUMBERS, EPOCHS, NUMBERS)
 WHOLES = st.builds(FollowWhole, NUMBERS, st.lists(st.tuples(KEYS, EPOCHS), max_size=3).map(tuple))
 RESPONSES = st.builds(
     FollowResponse, st.lists(RESULTS, max_size=3).map(tuple), st.lists(ENDS, max_size=3).map(tuple), st.none() | WHOLES
 )
 SAMPLE = FollowRequest(
-    "node-2", 1_000, 250, (FollowFetch(KEY, 5, 7, 9, 6, 8, 4, 2, 1, 11),), (FollowQuestion(KEY, 5, 7, 1, 6),), (KEY,), 1
+    "node-2",
+    1_000,
+    250,
+    (FollowFetch(KEY, 5, 7, 9, 6, 8, 4, 2, 1, 11, 0),),
+    (FollowQuestion(KEY, 5, 7, 1, 6),),
+    (KEY,),
+    1,
 )
 SAMPLE_RESPONSE = FollowResponse(
     (FollowResult(KEY, FollowRefusal.BELOW_START, 5, 7, 9, 4, 10, 0),),
@@ -106,13 +114,13 @@ def test_the_api_has_its_number():
 
 def test_the_wire_is_the_documented_one():
     key = [UUID, 3]
-    fetch = [key, 5, 7, 9, 6, 8, 4, 2, 1, 11]
+    fetch = [key, 5, 7, 9, 6, 8, 4, 2, 1, 11, 0]
     assert wire(SAMPLE) == ["node-2", 1_000, 250, [fetch], [[key, 5, 7, 1, 6]], [key], 1]
-    results, ends = [[key, 3, 5, 7, 9, 4, 10, 0, 0, []]], [[key, 0, 5, 7, 1, 6, 9]]
+    results, ends = [[key, 3, 5, 7, 9, 4, 10, 0, 0, [], 0]], [[key, 0, 5, 7, 1, 6, 9]]
     assert wire(SAMPLE_RESPONSE) == [results, ends, [1_000, [[key, 9], [key, -1]]]]
     assert wire(SAMPLE_RESPONSE._replace(whole=None)) == [results, ends, None]
-    told = SAMPLE_RESPONSE.results[0]._replace(delete_horizon=11, leaps=((20, 5), (30, 6)))
-    assert wire(told)[8:] == [11, [[20, 5], [30, 6]]]
+    told = SAMPLE_RESPONSE.results[0]._replace(delete_horizon=11, leaps=((20, 5), (30, 6)), producers_bytes=7)
+    assert wire(told)[8:] == [11, [[20, 5], [30, 6]], 7]
     assert list(map(int, FollowRefusal)) == [0, 1, 2, 3, 4]
 
 
@@ -135,7 +143,7 @@ def test_a_refusal_that_a_newer_peer_invented_means_ask_again():
     assert response.results[0].refusal is response.ends[0].refusal is FollowRefusal.NOT_LEADER
 
 
-@pytest.mark.parametrize("place", range(10))
+@pytest.mark.parametrize("place", range(11))
 @pytest.mark.parametrize("wrong", [None, "1", 1.0, True, -2, 2**63, b"x", []])
 def test_every_field_of_a_fetch_is_checked(place, wrong):
     body = wire(SAMPLE)
@@ -192,7 +200,7 @@ def test_more_partitions_than_allowed_are_refused():
 
 
 def test_two_thousand_of_the_longest_rows_fit_a_frame():
-    longest = FollowFetch(PartitionKey(UUID, 2**31 - 1), TOP, TOP, TOP, TOP, TOP, TOP, TOP, 1, TOP)
+    longest = FollowFetch(PartitionKey(UUID, 2**31 - 1), TOP, TOP, TOP, TOP, TOP, TOP, TOP, 1, TOP, 1)
     body = FollowRequest("n" * 128, FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX, (longest,) * 2_000)
     assert len(encode_request(1, 12, 1, body)) < REQUEST_FRAME_BYTES_MAX / 4
 
