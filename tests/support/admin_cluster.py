@@ -107,7 +107,9 @@ class FakeStreams:
 
 
 class FakeDedupe:
-    """No ids."""
+    """No ids, and no ordered producers."""
+
+    ordered = ()
 
     def __len__(self) -> int:
         return 0
