@@ -1,12 +1,15 @@
 """How far every partition of a node was committed: one small file, written every few seconds and at a clean stop.
 
-    magic u32 | version u32 | crc32c u32 | 4 pad | msgpack [clean, [partition, ...]]
+    magic u32 | version u32 | crc32c u32 of version and msgpack | 4 pad | msgpack [clean, [partition, ...]]
     partition   [uuid, partition, high watermark, log time, [[time ns, log end], ...]]
     log time    [ns, [[to ns, amount ns], ...]], or nil
 
 The file is a lower bound, never the truth: the log is. It lets recovery tell a torn tail from durable records that
 are gone, says up to when logs held all that was published, and how far the time of each log had gone on
 without records (see `log_time`).
+
+It is read before everything else and written every few seconds, so its version is that of the data directory: whoever
+changes any format in there raises it. An older liftpy then refuses to start, and changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ import google_crc32c
 import msgpack
 
 from liftpy_envelope.unpacking import OWN_FILE, unpack
-from liftpy_log.errors import CheckpointCorruptError
+from liftpy_log.errors import CheckpointCorruptError, DataDirError
 from liftpy_log.log_time import Leap, LogTimeState
 from liftpy_log.storage.checked_json import set_aside
 from liftpy_log.storage.disk import read_whole, write_atomically
@@ -35,7 +38,7 @@ __all__ = ["Checkpoint", "load_checkpoint", "open_checkpoint", "save_checkpoint"
 logger = logging.getLogger(__name__)
 
 _MAGIC: Final = 0x504B434C
-_VERSION: Final = 4
+_VERSION: Final = 5
 _HEAD: Final = struct.Struct("<III4x")
 
 
@@ -72,7 +75,7 @@ def save_checkpoint(disk: Disk, path: Path, checkpoint: Checkpoint) -> None:
         for key, mark in checkpoint.high_watermarks.items()
     ]
     content = msgpack.packb([checkpoint.clean, rows])
-    write_atomically(disk, path, _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)) + content)
+    write_atomically(disk, path, _head(_VERSION, content) + content)
 
 
 def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
@@ -80,13 +83,20 @@ def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
 
     Raises:
         CheckpointCorruptError: it is damaged.
+        DataDirError: a newer liftpy wrote it.
     """
     try:
         data = read_whole(disk, path)
     except FileNotFoundError:
         return None
     content = data[_HEAD.size :]
-    if data[: _HEAD.size] != _HEAD.pack(_MAGIC, _VERSION, google_crc32c.value(content)):
+    version = _HEAD.unpack_from(data)[1] if len(data) >= _HEAD.size else 0
+    if version > _VERSION and data[: _HEAD.size] == _head(version, content):
+        raise DataDirError(
+            f"{path} has version {version}: a newer liftpy ran in this data directory, and this one knows version "
+            f"{_VERSION} at most. Start the newer one again; nothing was changed"
+        )
+    if data[: _HEAD.size] != _head(_VERSION, content):
         raise CheckpointCorruptError(f"{path} is damaged: its checksum is not that of its bytes")
     clean, rows = unpack(content, OWN_FILE)
     times = {
@@ -99,12 +109,21 @@ def load_checkpoint(disk: Disk, path: Path) -> Checkpoint | None:
     return Checkpoint(clean, marks, times, wholes)
 
 
+def _head(version: int, content: bytes) -> bytes:
+    """The checksum covers the version, so that a turned bit is not taken for a newer liftpy."""
+    crc = google_crc32c.extend(google_crc32c.value(version.to_bytes(4, "little")), content)
+    return _HEAD.pack(_MAGIC, version, crc)
+
+
 def open_checkpoint(disk: Disk, path: Path, quarantine: Path) -> tuple[Checkpoint, bool]:
     """What a node knew when it stopped last.
 
     Returns:
         The checkpoint, an empty one where there is none; and whether it was damaged: then it was moved to `quarantine`,
         and the node can not prove that its logs are whole.
+
+    Raises:
+        DataDirError: a newer liftpy wrote it; it stays where it is.
     """
     try:
         return load_checkpoint(disk, path) or Checkpoint(), False
