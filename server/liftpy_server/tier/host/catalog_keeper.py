@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from liftpy_server.metadata.errors import MetadataUnavailableError
 from liftpy_server.tier.errors import TierWorkError
-from liftpy_server.tier.jobs.parts.catalog_content import Description
+from liftpy_server.tier.jobs.parts.catalog_content import Description, is_described
 from liftpy_server.tier.requests import DropStreamJob, PutCatalogJob
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class CatalogKeeper:
     def _has_new(self, state: MetadataState) -> bool:
         """Whether there is a stream that the catalog does not name."""
         named = {} if self._written is None else self._written["streams"]
-        return any(stream.uuid not in named for stream in state.streams.values())
+        return any(stream.uuid not in named for stream in filter(is_described, state.streams.values()))
 
     async def _run(self) -> None:
         while True:

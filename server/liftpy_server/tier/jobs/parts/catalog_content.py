@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from liftpy_bucket.errors import ForeignBucketError
 from liftpy_bucket.manifest.catalog import Catalog, CatalogStream
+from liftpy_envelope.events import EVENTS_STREAM
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from liftpy_envelope.stream_config import StreamConfig
-    from liftpy_server.metadata.state import MetadataState
+    from liftpy_server.metadata.state import MetadataState, StreamInfo
 
-__all__ = ["Description", "check_owner", "merged", "taken"]
+__all__ = ["Description", "check_owner", "is_described", "merged", "taken"]
 
 
 class Description:
@@ -34,7 +35,7 @@ class Description:
         Equal states of streams give equal values.
         """
         known, self._known = self._known, {}
-        for stream in state.streams.values():
+        for stream in filter(is_described, state.streams.values()):
             found = known.get(stream.uuid)
             if found is None or found[0] is not stream.config:
                 plain = {
@@ -49,6 +50,11 @@ class Description:
             "streams": {uuid: plain for uuid, (_, plain) in self._known.items()},
             "deleted": list(state.deleted),
         }
+
+
+def is_described(stream: StreamInfo) -> bool:
+    """Whether the catalog names a stream. That of the events is about this cluster alone: no other is to restore it."""
+    return stream.name != EVENTS_STREAM
 
 
 def check_owner(catalog: Catalog | None, cluster_id: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from liftpy_bucket.errors import ForeignBucketError, OvertakenError
 from liftpy_bucket.manifest.catalog import CatalogFile
+from liftpy_envelope.events import EVENTS_STREAM
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.catalog_keeper import CatalogKeeper
 from liftpy_server.tier.jobs.catalog import put_catalog
@@ -41,6 +42,7 @@ def put(bucket, author, *, collected=(), now_ns=100, cluster_id=CLUSTER):
 def test_it_says_what_the_metadata_say(bucket, author):
     author.create(leaders=("n1", "n1"))
     author.create("__groups", uuid=UUIDS[1], subject="", acks="off")
+    author.create(EVENTS_STREAM, uuid=UUIDS[2], subject="", acks="off")  # of this cluster alone: not for a restore
     assert put(bucket, author) == {"version": 1, "written": True, "deleted": []}
     catalog = bucket.catalog()
     assert catalog.cluster_id == CLUSTER
