@@ -19,7 +19,7 @@ from matplotlib import pyplot as plt
 
 TARGETS = {  # the first that fits counts
     "tier, PUTs per GiB": ("PUTs at most", 64.0),
-    "tier, PUTs per round": ("PUTs at most", 2.0),
+    "tier, PUTs per round": ("PUTs at most", 3.0),
     "quiet streams without messages": ("requests at most", 0.0),
     "quiet streams, jobs": ("jobs at most", 0.0),
     "quiet streams, state": ("MiB at most", 10.0),

@@ -10,15 +10,28 @@ streams/<uuid>/<partition>/BOUNDARY                        below it everything m
 sets/<node>/ROOT                                           the set manifest of a node
 sets/<node>/BOUNDARY                                       below it its stream-set objects may have been collected
 sets/<node>/objects/<sequence:020d>-<nonce>.parquet        its stream-set objects
+sets/<node>/pages/<version:020d>-<nonce>                   pages of its set manifest, one after the other
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
+from zlib import crc32
 
-__all__ = ["CATALOG", "PartitionPath", "set_directory", "set_object_key", "set_root_key"]
+__all__ = [
+    "CATALOG",
+    "SLOTS",
+    "PartitionPath",
+    "set_directory",
+    "set_object_key",
+    "set_pack_key",
+    "set_root_key",
+    "slot_of",
+]
 
 CATALOG: Final = "catalog.json"
+SLOTS: Final = 2**32
+"""How many slots there are, see `slot_of`."""
 
 
 class PartitionPath(NamedTuple):
@@ -77,6 +90,14 @@ class PartitionPath(NamedTuple):
         return f"{self.directory}pins/{name}.json"
 
 
+def slot_of(uuid: str, partition: int) -> int:
+    """Where a partition stands among all others in a set manifest: CRC-32 of `<uuid>/<partition>`.
+
+    So partitions are spread evenly, also those of one stream.
+    """
+    return crc32(f"{uuid}/{partition}".encode())
+
+
 def set_directory(node_id: str) -> str:
     """Where the set manifest of a node is, and what belongs to it, with a slash behind it."""
     return f"sets/{node_id}/"
@@ -90,3 +111,8 @@ def set_root_key(node_id: str) -> str:
 def set_object_key(node_id: str, name: str) -> str:
     """Key of a stream-set object, by the name in the manifest."""
     return f"sets/{node_id}/objects/{name}"
+
+
+def set_pack_key(node_id: str, name: str) -> str:
+    """Key of pages of a set manifest, by the name in it."""
+    return f"sets/{node_id}/pages/{name}"

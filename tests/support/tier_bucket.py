@@ -9,6 +9,7 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.changes import append, claim, create
 from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.stream_sets.changes import add
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.manifest.stream_sets.format import SetManifest
 from liftpy_bucket.objects.pointers import Extent, SetMember, SetObjectPointer, StreamObjectPointer
@@ -102,15 +103,8 @@ class Bucket:
             for number, (uuid, partition, epoch, base, end) in enumerate(sorted(members))
         )
         name = f"{before.sequence:020d}-{self.new_id()}.parquet"
-        manifest = SetManifest(
-            node=node,
-            incarnation=before.incarnation,
-            version=before.version + 1,
-            sequence=before.sequence + 1,
-            objects=(*before.objects, SetObjectPointer(name=name, size=100, footer=50, digest="ab" * 32, members=made)),
-            commits=before.commits,
-        )
-        file.commit(loaded, manifest)
+        pointer = SetObjectPointer(name=name, size=100, footer=50, digest="ab" * 32, members=made)
+        file.commit(loaded, add(before, pointer))
 
     def catalog(self) -> Catalog:
         loaded = CatalogFile(self.store, new_id=self.new_id).load()

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from liftpy_bucket.layout import PartitionPath, set_object_key
+from liftpy_bucket.layout import PartitionPath, set_object_key, set_pack_key
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.upkeep.scrubbing import scrub
@@ -281,7 +281,8 @@ class TierCrew:
             loaded = SetManifestFile(self.store, node, new_id=str).load()
             if loaded is not None:
                 named |= {set_object_key(node, each.name) for each in loaded.manifest.objects}
-            found |= {entry.key for entry in self.store.list(f"sets/{node}/objects/")}
+                named |= {set_pack_key(node, each.name) for each in loaded.manifest.packs}
+            found |= {entry.key for kind in ("objects", "pages") for entry in self.store.list(f"sets/{node}/{kind}/")}
         return found - named
 
 

@@ -84,6 +84,15 @@ class History:
         found = {node: self.body(set_root_key(node)) for node in NODES}
         return {node: read_set(node, body) for node, body in found.items() if body}
 
+    def pointers(self, node, names=None):
+        """Objects of a node with their members, of the pages as they stand."""
+        manifest = self.manifests().get(node)
+        return SetManifestFile(self.store, node, new_id=ids()).pointers(manifest, names) if manifest else []
+
+    def parts(self):
+        found = self.manifests()
+        return {node: SetManifestFile(self.store, node, new_id=ids()).part(each, PATH) for node, each in found.items()}
+
     def body(self, key):
         try:
             return self.store.get(key).body
@@ -91,7 +100,7 @@ class History:
             return None
 
     def resolved(self):
-        return resolve(self.root(), self.manifests())
+        return resolve(self.root(), self.parts())
 
     def fragments(self):
         return [*RootFile(self.store, PATH, new_id=ids()).fragments(self.root())]
@@ -220,7 +229,7 @@ class History:
         first = self.rng.randrange(len(manifest.objects) - 1)
         old = manifest.objects[first : first + 2]
         names = [each.name for each in old]
-        members = [each for pointer in old for each in pointer.members]
+        members = [each for pointer in self.pointers(node, names) for each in pointer.members]
         merged = set_object(manifest.sequence, *members, nonce=self.new_id())
         self.seen_sets[node] = None
         self.committed_set(node, lambda manifest: replace_sets(manifest, names, [merged]))
@@ -230,7 +239,8 @@ class History:
         manifest = self.manifests().get(node)
         if manifest is None:
             return
-        names = [each.name for each in manifest.objects if not any(counts(share, node, root) for share in each.members)]
+        pointers = self.pointers(node)
+        names = [each.name for each in pointers if not any(counts(share, node, root) for share in each.members)]
         if names:
             self.seen_sets[node] = None
             self.committed_set(node, lambda manifest: drop(manifest, names, 1))
@@ -371,8 +381,8 @@ class History:
         found = [offset for offset in offsets if offset >= self.start]
         assert found == [offset for offset, _ in self.wanted if offset >= self.start]
         assert resolved.end >= root.end
-        for manifest in self.manifests().values():
-            shares = [share.setsum for each in manifest.objects for share in each.members]
+        for node, manifest in self.manifests().items():
+            shares = [share.setsum for each in self.pointers(node) for share in each.members]
             assert manifest.setsum == Setsum.total(shares)
         for offset in self.rng.sample(offsets, min(3, len(offsets))):
             self.check_lookup(root, fragments, offset)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from liftpy_bucket.layout import PartitionPath, set_object_key
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
+from liftpy_bucket.manifest.stream_sets.format import SetPart
 from liftpy_bucket.objects.read import ObjectReader, fragment_key
 from liftpy_bucket.reading.resolving import resolve
 from liftpy_server.tier.jobs.parts.context import Context
@@ -106,7 +107,11 @@ def root_of(store, path=PATH):
 
 def sets_of(store, root):
     found = {node: SetManifestFile(store, node, new_id=new_id).load() for node in {claim.node for claim in root.claims}}
-    return {node: loaded.manifest for node, loaded in found.items() if loaded}
+    return {
+        node: SetPart(node, tuple(SetManifestFile(store, node, new_id=new_id).pointers(loaded.manifest)))
+        for node, loaded in found.items()
+        if loaded
+    }
 
 
 def history(store, path=PATH):

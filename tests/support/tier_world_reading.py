@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_bucket.layout import set_object_key
+from liftpy_bucket.layout import set_object_key, set_pack_key
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.reach import keys_of, reach
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
@@ -163,8 +163,11 @@ class Reading:
             objects = loaded.manifest.objects if loaded else ()
             there = {entry.key for entry in self.store.list(f"sets/{node}/objects/")}
             assert there == {set_object_key(node, each.name) for each in objects}
+            there = {entry.key for entry in self.store.list(f"sets/{node}/pages/")}
+            assert there == {set_pack_key(node, each.name) for each in (loaded.manifest.packs if loaded else ())}
             if loaded:
-                total = Setsum.total(member.setsum for each in objects for member in each.members)
+                pointers = SetManifestFile(self.store, node, new_id=str).pointers(loaded.manifest)
+                total = Setsum.total(member.setsum for each in pointers for member in each.members)
                 assert total == loaded.manifest.setsum
 
     def _check_directory(self, forks: list[PartitionPath]) -> None:

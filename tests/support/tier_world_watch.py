@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from liftpy_bucket.layout import PartitionPath, set_object_key
+from liftpy_bucket.layout import PartitionPath, set_object_key, set_pack_key
 from liftpy_bucket.manifest.boundary import read_boundary
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.format import decode_root
 from liftpy_bucket.manifest.root.reach import keys_of, reach
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.manifest.stream_sets.format import decode_set
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.reading.resolving import counts
@@ -125,6 +126,7 @@ class WatchedStore(MemoryStore):
 
     def _look_at_set(self, old: SetManifest | None, new: SetManifest) -> None:
         self._named |= {set_object_key(new.node, each.name) for each in new.objects}
+        self._named |= {set_pack_key(new.node, each.name) for each in new.packs}
         if old is None:
             assert not new.objects, "a set manifest begins with an object that was there before it"
             self._begun.add(new.commits[-1])
@@ -135,9 +137,9 @@ class WatchedStore(MemoryStore):
         before = {each.name for each in old.objects}
         if any(each.name not in before for each in new.objects):
             return  # they hold what those held that are gone, as the sums say
-        left = {each.name for each in new.objects}
-        members = [member for each in old.objects if each.name not in left for member in each.members]
-        for member in members:
+        left = before - {each.name for each in new.objects}
+        pointers = SetManifestFile(self, old.node, new_id=str).pointers(old, left)
+        for member in [member for each in pointers for member in each.members]:
             path = PartitionPath(member.uuid, member.partition)
             for root in self._roots(path):
                 assert not counts(member, new.node, root), "P6: what a set held is let go, and a root counts on it"
@@ -145,6 +147,9 @@ class WatchedStore(MemoryStore):
     # -- deletions
 
     def _look_at_death(self, directory: str, key: str) -> None:
+        if "/pages/" in key:
+            version = int(key.rsplit("/", maxsplit=1)[-1][:20])
+            assert version <= self._version(directory), f"P6: {key} is deleted, and may be work in progress"
         if key not in self._born:
             return  # a pin, or what a test has put there
         boundary = read_boundary(self, directory)
@@ -157,7 +162,8 @@ class WatchedStore(MemoryStore):
         """Keys in a directory that somebody reaches at this moment."""
         if directory.startswith("sets/"):
             manifest = self._decoded(f"{directory}ROOT", self._objects[f"{directory}ROOT"].body)
-            return {set_object_key(manifest.node, each.name) for each in manifest.objects}
+            packs = {set_pack_key(manifest.node, each.name) for each in manifest.packs}
+            return packs | {set_object_key(manifest.node, each.name) for each in manifest.objects}
         home = next(path for path in self.paths if path.directory == directory)
         live: set[str] = set()
         for path in self.paths:

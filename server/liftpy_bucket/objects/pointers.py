@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from liftpy_bucket.objects.setsum import Setsum
 
-__all__ = ["Extent", "SetMember", "SetObjectPointer", "SnapshotPointer", "StreamObjectPointer"]
+__all__ = ["Extent", "SetMember", "SetObject", "SetObjectPointer", "SnapshotPointer", "StreamObjectPointer"]
 
 
 class Extent(NamedTuple):
@@ -135,7 +135,7 @@ class SetObjectPointer:
         size: bytes of the object.
         footer: of the footer of all members together; as of an extent.
         digest: of that; as of an extent.
-        members: whose records it holds; never empty.
+        members: whose records it holds; of those that a page has, where it was read from one; never empty.
     """
 
     name: str
@@ -148,3 +148,30 @@ class SetObjectPointer:
     def extent(self) -> Extent:
         """What must be known to read it."""
         return Extent(self.size, self.footer, self.digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetObject:
+    """A stream-set object as a set manifest lists it; its members stand in pages.
+
+    Attributes:
+        name: as of a `SetObjectPointer`.
+        size: as of a `SetObjectPointer`.
+        footer: as of a `SetObjectPointer`.
+        digest: as of a `SetObjectPointer`.
+        members: how many it has.
+        records: of all members.
+        first: the least slot of a member (`layout.slot_of`).
+        last: the greatest one.
+        setsum: of all members.
+    """
+
+    name: str
+    size: int
+    footer: int
+    digest: str
+    members: int
+    records: int
+    first: int
+    last: int
+    setsum: Setsum

@@ -250,14 +250,20 @@ class ObjectReader:
         store: where it is.
         key: of the object.
         extent: of it, as its manifest says.
+
+    Attributes:
+        key: of the object.
+        extent: of it.
+        is_read_whole: all of it comes with one request, and is kept.
     """
 
     def __init__(self, store: ObjectStore, key: str, extent: Extent) -> None:
         self._store = store
         self.key = key
+        self.extent = extent
         self._size, self._footer_at, self._digest, start = extent
         self._start = start or 0
-        self._is_read_whole = start is not None and self._size <= _WHOLE_BYTES
+        self.is_read_whole = start is not None and self._size <= _WHOLE_BYTES
         self._whole: bytes | None = None
         self._lock = threading.Lock()
         self._footer: Footer | None = None
@@ -450,7 +456,7 @@ class ObjectReader:
         return Fetched(start, pa.py_buffer(self._fetch(start, end - start)))
 
     def _fetch(self, start: int, length: int) -> bytes:
-        if self._is_read_whole:
+        if self.is_read_whole:
             if self._whole is None:
                 self._whole = self._get(0, self._size)
             return self._whole[start : start + length]

@@ -1,45 +1,50 @@
-"""What readers of a bucket keep of what they have read: footers, snapshots, and the set manifests of nodes.
+"""What readers of a bucket keep of what they have read: footers, snapshots, set manifests and pages of them.
 
-All of it is bounded by number: what was used longest ago goes.
+All of it is bounded by bytes, about: what was used longest ago goes.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from liftpy_bucket.errors import ObjectMissingError
+from liftpy_bucket.errors import ObjectMissingError, OvertakenError
 from liftpy_bucket.lru import LruCache
 from liftpy_bucket.manifest.root.file import RootFile
-from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile, page_cache
 from liftpy_bucket.objects.read import ObjectReader
 
 if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
-    from liftpy_bucket.manifest.stream_sets.format import SetManifest
+    from liftpy_bucket.manifest.stream_sets.format import SetPart
     from liftpy_bucket.objects.pointers import Extent
     from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["ReadingCache"]
 
-_FOOTERS_MAX: Final = 256  # some ten KiB each
+_FOOTERS_BYTES: Final = 24 * 1024 * 1024
+_FOOTER_FACTOR: Final = 12  # a footer in memory is so many times what it is in the store
 _PARTITIONS_MAX: Final = 64  # with a few snapshots each
-_SETS_MAX: Final = 16
+_SETS_BYTES: Final = 16 * 1024 * 1024
+_ROW_BYTES: Final = 512  # of a page or an object in a set manifest
+_PAGES_BYTES: Final = 8 * 1024 * 1024
+_LOOKS_MAX: Final = 5
 
 
 class ReadingCache:
-    """Footers, snapshots and set manifests that were read. Any number of threads may use it.
+    """What was read. Any number of threads may use it.
 
     Args:
         store: the bucket.
-        footers_max: how many footers are kept.
+        footers_bytes: of footers that are kept, about.
     """
 
-    def __init__(self, store: ObjectStore, footers_max: int = _FOOTERS_MAX) -> None:
+    def __init__(self, store: ObjectStore, footers_bytes: int = _FOOTERS_BYTES) -> None:
         self._store = store
-        self._readers: LruCache[tuple[str, int | None], ObjectReader] = LruCache(footers_max)
+        self._readers: LruCache[tuple[str, int | None], ObjectReader] = LruCache(footers_bytes, _weigh_reader)
         self._roots: LruCache[PartitionPath, RootFile] = LruCache(_PARTITIONS_MAX)
-        self._sets: LruCache[str, LoadedSet] = LruCache(_SETS_MAX)
+        self._sets: LruCache[str, LoadedSet] = LruCache(_SETS_BYTES, _weigh_set)
+        self._pages = page_cache(_PAGES_BYTES)
 
     def root_file(self, path: PartitionPath) -> RootFile:
         """The root of a partition, for reading alone; it keeps its snapshots."""
@@ -49,14 +54,26 @@ class ReadingCache:
         """What reads an object, or one member of it; it keeps the footer."""
         return self._readers.get_or_make((key, extent.start), lambda: ObjectReader(self._store, key, extent))
 
-    def set_manifest(self, node: str) -> SetManifest | None:
-        """The set manifest of a node as it is now; None where there is none.
+    def set_part(self, node: str, path: PartitionPath) -> SetPart | None:
+        """What the set manifest of a node says of a partition now; None where the node has none.
 
         Raises:
             StoreError, ManifestCorruptError, BucketVersionError: it can not be read.
+            OvertakenError: it was another one at every look.
         """
-        file = SetManifestFile(self._store, node, new_id=_commits_nothing)
-        known = self._sets.get(node)
+        file = SetManifestFile(self._store, node, new_id=_commits_nothing, pages=self._pages)
+        for _ in range(_LOOKS_MAX):
+            loaded = self._newest(file)
+            if loaded is None:
+                return None
+            try:
+                return file.part(loaded.manifest, path)
+            except OvertakenError:
+                continue
+        raise OvertakenError(f"the set manifest of node {node} was written {_LOOKS_MAX} times while it was read")
+
+    def _newest(self, file: SetManifestFile) -> LoadedSet | None:
+        known = self._sets.get(file.node)
         if known is None:
             loaded = file.load()
         else:
@@ -65,10 +82,19 @@ class ReadingCache:
             except ObjectMissingError:
                 loaded = None
         if loaded is None:
-            self._sets.drop(node)
+            self._sets.drop(file.node)
             return None
-        self._sets.put(node, loaded)
-        return loaded.manifest
+        return self._sets.put(file.node, loaded)
+
+
+def _weigh_reader(reader: ObjectReader) -> int:
+    size, footer, _, _ = reader.extent
+    return _FOOTER_FACTOR * (size - footer) + (size if reader.is_read_whole else 0)
+
+
+def _weigh_set(loaded: LoadedSet) -> int:
+    manifest = loaded.manifest
+    return _ROW_BYTES * (1 + len(manifest.objects) + len(manifest.pages) + len(manifest.packs))
 
 
 def _commits_nothing() -> str:

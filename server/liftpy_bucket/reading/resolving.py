@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from liftpy_bucket.manifest.root.format import Claim, Root
-    from liftpy_bucket.manifest.stream_sets.format import SetManifest
+    from liftpy_bucket.manifest.stream_sets.format import SetPart
     from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
 
 __all__ = ["IgnoredMember", "Resolved", "ResolvedMember", "counting", "counts", "resolve"]
@@ -107,18 +107,18 @@ def counting(member: SetMember, node: str, root: Root) -> tuple[int, int] | None
     return (found[0][0], found[-1][1]) if found else None
 
 
-def resolve(root: Root, manifests: Mapping[str, SetManifest]) -> Resolved:
+def resolve(root: Root, parts: Mapping[str, SetPart]) -> Resolved:
     """Go on where a root ends.
 
     Args:
         root: of the partition.
-        manifests: by node: at least those of the nodes in `root.claims`, as far as there are any; read after the root,
-            or read again together with it when the root has moved meanwhile.
+        parts: by node, what set manifests say of it: at least those of the nodes in `root.claims`, as far as there are
+            any; read after the root, or read again together with it when the root has moved meanwhile.
     """
     found = [
         IgnoredMember(node, each, member)
-        for node, manifest in sorted(manifests.items())
-        for each in manifest.objects
+        for node, part in sorted(parts.items())
+        for each in part.objects
         for member in each.members
         if (member.uuid, member.partition) == (root.uuid, root.partition)
     ]

@@ -215,10 +215,10 @@ def open_version(
         root = loaded.root
         if not root.claims or (offset is not None and offset < root.end):
             return TierVersion(store, path, root, None, cache)
-        manifests = {claim.node: cache.set_manifest(claim.node) for claim in root.claims}
+        found = {node: cache.set_part(node, path) for node in dict.fromkeys(claim.node for claim in root.claims)}
         newer = file.load_newer(loaded)
         if newer is None:  # else a member may have moved below the root between the two looks
-            there = {node: manifest for node, manifest in manifests.items() if manifest is not None}
+            there = {node: part for node, part in found.items() if part is not None}
             return TierVersion(store, path, root, resolve(root, there), cache)
         loaded = newer
     raise OvertakenError(f"{path.root} was written {_LOOKS_MAX} times while it was read")

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from liftpy_bucket.layout import CATALOG, PartitionPath, set_directory, set_object_key, set_root_key
+from liftpy_bucket.layout import CATALOG, PartitionPath, set_directory, set_object_key, set_pack_key, set_root_key
 from liftpy_bucket.manifest.boundary import boundary_key
 from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_bucket.manifest.pins.held import load_pins
@@ -144,14 +144,18 @@ class _Look:
 
     def _set(self, node: str) -> set[str]:
         named = {set_root_key(node), boundary_key(set_directory(node))}
-        loaded = SetManifestFile(self._store, node, new_id=_no_id).load()
+        file = SetManifestFile(self._store, node, new_id=_no_id)
+        loaded = file.load()
         if loaded is None:
             self._why[set_directory(node)] = "there is no set manifest that could name it"
             return named
         self._why[set_directory(node)] = "nothing of it counts, or no set manifest names it"
-        for pointer in loaded.manifest.objects:
-            if any(self._counts(member, node) for member in pointer.members):
-                named.add(set_object_key(node, pointer.name))
+        named |= {set_pack_key(node, each.name) for each in loaded.manifest.packs}
+        for part in file.parts(loaded.manifest):
+            for pointer in part.objects:
+                key = set_object_key(node, pointer.name)
+                if key not in named and any(self._counts(member, node) for member in pointer.members):
+                    named.add(key)
         return named
 
     def _counts(self, member: SetMember, node: str) -> bool:

@@ -107,9 +107,9 @@ def _objects(version: TierVersion) -> Iterator[ExportedObject]:
 def _pinned(store: ObjectStore, path: PartitionPath, pin: Pin) -> TierVersion:
     assert pin.root is not None, "only a version can be exported"
     cache = ReadingCache(store)
-    found = {claim.node: cache.set_manifest(claim.node) for claim in pin.root.claims}
-    manifests = {node: manifest for node, manifest in found.items() if manifest is not None}
-    return TierVersion(store, path, pin.root, resolve(pin.root, manifests), cache)
+    found = {claim.node: cache.set_part(claim.node, path) for claim in pin.root.claims}
+    parts = {node: part for node, part in found.items() if part is not None}
+    return TierVersion(store, path, pin.root, resolve(pin.root, parts), cache)
 
 
 def _is_newest(store: ObjectStore, path: PartitionPath, version: TierVersion) -> bool:

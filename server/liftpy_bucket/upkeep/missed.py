@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.manifest.stream_sets.format import SetManifest
+    from liftpy_bucket.manifest.stream_sets.format import SetPart
     from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["check_root_never_was", "check_set_never_was", "trace_of"]
@@ -24,13 +24,13 @@ __all__ = ["check_root_never_was", "check_set_never_was", "trace_of"]
 _BEFORE_FIRST: Final = f"{SEQUENCE_FIRST - 1:020d}-"
 
 
-def trace_of(store: ObjectStore, path: PartitionPath, manifests: Iterable[SetManifest]) -> str | None:
+def trace_of(store: ObjectStore, path: PartitionPath, parts: Iterable[SetPart]) -> str | None:
     """Key of an object that only a root of the partition can have named; None where there is no such object.
 
     Args:
         store: where the partition would be.
         path: of it.
-        manifests: of all nodes; looked at only where the partition has no objects of its own.
+        parts: what the set manifests of all nodes say of it; looked at only where it has no objects of its own.
 
     Raises:
         StoreError: the store could not be asked.
@@ -38,20 +38,20 @@ def trace_of(store: ObjectStore, path: PartitionPath, manifests: Iterable[SetMan
     for entry in store.list(path.directory):
         if is_ours(path, entry.key):
             return entry.key
-    for manifest in manifests:
-        for pointer in manifest.objects:
+    for part in parts:
+        for pointer in part.objects:
             if any((member.uuid, member.partition) == path for member in pointer.members):
-                return set_object_key(manifest.node, pointer.name)
+                return set_object_key(part.node, pointer.name)
     return None
 
 
-def check_root_never_was(store: ObjectStore, path: PartitionPath, manifests: Iterable[SetManifest]) -> None:
+def check_root_never_was(store: ObjectStore, path: PartitionPath, parts: Iterable[SetPart]) -> None:
     """Check, where there is no root, that there was none. Arguments and errors are those of `trace_of`.
 
     Raises:
         RootMissingError: there was one.
     """
-    found = trace_of(store, path, manifests)
+    found = trace_of(store, path, parts)
     if found is not None:
         raise RootMissingError(path.root, found)
 

@@ -223,22 +223,22 @@ class _Look:
             self._note("size", key, offset, f"{key} has {entry.size} bytes, and must have {size}; {hole_of(offset)}")
 
     def _check_sets(self, root: Root) -> None:
-        manifests = {}
+        parts = {}
         for node in sorted({claim.node for claim in root.claims}):
             self._check_boundary(set_directory(node))
             try:
-                manifest = self._cache.set_manifest(node)
+                part = self._cache.set_part(node, self._path)
             except _UNREADABLE as error:
-                self._note("manifest", f"sets/{node}/ROOT", root.end, str(error))
+                self._note("manifest", getattr(error, "key", f"sets/{node}/ROOT"), root.end, str(error))
                 continue
-            if manifest is not None:
-                manifests[node] = manifest
+            if part is not None:
+                parts[node] = part
                 continue
             try:
                 check_set_never_was(self._store, node)
             except RootMissingError as error:
                 self._note("missing", error.key, root.end, str(error))
-        resolved = resolve(root, manifests)
+        resolved = resolve(root, parts)
         self.report.end = resolved.end
         for member in resolved.members:
             key = set_object_key(member.node, member.pointer.name)

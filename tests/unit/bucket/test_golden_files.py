@@ -18,10 +18,12 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.catalog import Catalog, CatalogStream, decode_catalog, encode_catalog
 from liftpy_bucket.manifest.root.format import Claim, Root, decode_root, encode_root
 from liftpy_bucket.manifest.root.snapshot import decode_snapshot, make_snapshot
+from liftpy_bucket.manifest.stream_sets.changes import add
 from liftpy_bucket.manifest.stream_sets.format import SetManifest, decode_set, encode_set
+from liftpy_bucket.manifest.stream_sets.pages import decode_page
+from liftpy_bucket.manifest.stream_sets.paging import paged
 from liftpy_bucket.objects.parquet import FIELD_IDS
 from liftpy_bucket.objects.read import ObjectReader
-from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.memory import MemoryStore
 from support.tier_rows import UUID, Record, records_of, rows_from, written
@@ -69,10 +71,8 @@ def write_all(folder):
         claims=(Claim(epoch=2, node=NODE, start=40),),
         commits=("golden",),
     )
-    total = Setsum.total(each.setsum for each in shared.members)
-    node = SetManifest(
-        node=NODE, incarnation=4, version=7, sequence=6, objects=(shared,), setsum=total, commits=("golden",)
-    )
+    node = add(SetManifest(node=NODE, incarnation=4, version=6, sequence=5, commits=("golden",)), shared)
+    made = paged((), node, "golden", lambda _pages: {})
     stream = CatalogStream(name="orders", config={"subject": "orders.>"}, partitions=4, created_ns=1)
     catalog = Catalog(cluster_id="c" * 32, version=2, generation=1, streams={UUID: stream})
     files = {
@@ -80,7 +80,8 @@ def write_all(folder):
         "stream-set-object.parquet": sink.getvalue(),
         "root.json": encode_root(root),
         "snapshot.json": snapshot.body,
-        "set-manifest.json": encode_set(node),
+        "set-manifest.json": encode_set(made.manifest),
+        "set-manifest-page": made.body,
         "catalog.json": encode_catalog(catalog),
     }
     for name, content in files.items():
@@ -119,7 +120,8 @@ def test_a_root_leads_by_digests_to_its_records():
 
 
 def test_a_set_manifest_leads_by_digests_to_its_records():
-    (shared,) = decode_set(NODE, golden("set-manifest.json")).objects
+    (page,) = decode_set(NODE, golden("set-manifest.json")).pages
+    (shared,) = decode_page("golden", NODE, page.digest, golden("set-manifest-page"))
     store = MemoryStore()
     store.create("golden", golden("stream-set-object.parquet"), "n")
     for member in shared.members:

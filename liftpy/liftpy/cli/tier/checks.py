@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from liftpy.cli.tier.bucket import OpenBucket, Place
-    from liftpy_bucket.manifest.stream_sets.format import SetManifest
+    from liftpy_bucket.layout import PartitionPath
+    from liftpy_bucket.manifest.stream_sets.format import SetPart
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_bucket.upkeep.exporting import Export, ExportedObject
     from liftpy_bucket.upkeep.verifying import Report
@@ -34,7 +35,7 @@ __all__ = [
     "check",
     "export",
     "judged",
-    "manifests_of",
+    "parts_of",
     "tell_checked",
     "tell_exported",
     "tell_nothing",
@@ -113,7 +114,7 @@ def judged(store: ObjectStore, place: Place, report: Report) -> Checked:
     if [each.kind for each in report.problems] != ["missing"] or report.problems[0].key != place.path.root:
         return Checked(place, report, is_empty=False)
     try:
-        is_empty = trace_of(store, place.path, manifests_of(store)) is None
+        is_empty = trace_of(store, place.path, parts_of(store, place.path)) is None
     except (ManifestCorruptError, BucketVersionError) as error:
         is_empty, text = False, f"{error}. Whether it names records of this partition cannot be told until then"
         report.problems = [Problem("manifest", getattr(error, "key", _SETS), None, text)]
@@ -122,16 +123,17 @@ def judged(store: ObjectStore, place: Place, report: Report) -> Checked:
     return Checked(place, report, is_empty)
 
 
-def manifests_of(store: ObjectStore) -> Iterator[SetManifest]:
-    """The set manifests of all nodes; what is wrong with one is raised when it is reached.
+def parts_of(store: ObjectStore, path: PartitionPath) -> Iterator[SetPart]:
+    """What the set manifests of all nodes say of a partition; what is wrong with one is raised when it is reached.
 
     Raises:
         TierError: one cannot be read.
     """
     for node in _nodes(store):
-        loaded = SetManifestFile(store, node, new_id=new_id).load()
+        file = SetManifestFile(store, node, new_id=new_id)
+        loaded = file.load()
         if loaded is not None:
-            yield loaded.manifest
+            yield file.part(loaded.manifest, path)
 
 
 def _nodes(store: ObjectStore) -> Iterator[str]:
@@ -192,7 +194,7 @@ def export(bucket: OpenBucket, place: Place) -> Exported | None:
     """
     found = export_list(bucket.store, place.path)
     if found is None:
-        check_root_never_was(bucket.store, place.path, manifests_of(bucket.store))
+        check_root_never_was(bucket.store, place.path, parts_of(bucket.store, place.path))
         return None
     return Exported(place, found)
 

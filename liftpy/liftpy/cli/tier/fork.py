@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy.cli.tier.bucket import new_id, now_ns
-from liftpy.cli.tier.checks import manifests_of
+from liftpy.cli.tier.checks import parts_of
 from liftpy.cli.tier.progress import show_progress
 from liftpy_bucket.errors import OutcomeUnknownError, OvertakenError
 from liftpy_bucket.layout import PartitionPath
@@ -125,7 +125,7 @@ def _fork_partition(context: Context, source: FoundStream, uuid: str, number: in
     path, target = PartitionPath(source.uuid, number), PartitionPath(uuid, number)
     loaded = RootFile(context.store, path, new_id=new_id).load()
     if loaded is None:
-        check_root_never_was(context.store, path, manifests_of(context.store))
+        check_root_never_was(context.store, path, parts_of(context.store, path))
         return ForkedPartition(number, 0, 0)  # there is nothing of it yet; the fork's begins empty, too
     epoch = max(epoch for epoch, *_ in (*loaded.root.epochs, *((each.epoch,) for each in loaded.root.claims)))
     forked = fork(context.store, path, target, epoch=epoch, node=_NODE, new_id=new_id)

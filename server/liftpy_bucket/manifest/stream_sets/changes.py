@@ -1,5 +1,7 @@
 """What may become of a set manifest. Pure; `SetManifestFile.commit` writes what comes out over what was read.
 
+Pages stay as they are here: a commit has those changed whose members come or go (`paging`).
+
 Sums are carried along as in `liftpy_bucket.manifest.root.changes`.
 """
 
@@ -10,8 +12,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from liftpy_bucket.errors import LineageError, ManifestCorruptError, OvertakenError
-from liftpy_bucket.layout import set_root_key
+from liftpy_bucket.layout import set_root_key, slot_of
 from liftpy_bucket.manifest.stream_sets.format import SEQUENCE_FIRST, SetManifest, sequence_of
+from liftpy_bucket.objects.pointers import SetObject
 from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 
 if TYPE_CHECKING:
@@ -56,8 +59,24 @@ def adopt(manifest: SetManifest, incarnation: int) -> SetManifest:
     return dataclasses.replace(manifest, incarnation=incarnation)
 
 
-def _sum(objects: Collection[SetObjectPointer]) -> Setsum:
-    return Setsum.total(member.setsum for each in objects for member in each.members)
+def _sum(objects: Collection[SetObject]) -> Setsum:
+    return Setsum.total(each.setsum for each in objects)
+
+
+def _listed(pointer: SetObjectPointer) -> SetObject:
+    """What the manifest itself says of an object."""
+    slots = [slot_of(member.uuid, member.partition) for member in pointer.members]
+    return SetObject(
+        name=pointer.name,
+        size=pointer.size,
+        footer=pointer.footer,
+        digest=pointer.digest,
+        members=len(pointer.members),
+        records=sum(member.records for member in pointer.members),
+        first=min(slots),
+        last=max(slots),
+        setsum=Setsum.total(member.setsum for member in pointer.members),
+    )
 
 
 def _check_new(manifest: SetManifest, sequence: int, added: SetObjectPointer) -> None:
@@ -77,12 +96,14 @@ def add(manifest: SetManifest, added: SetObjectPointer) -> SetManifest:
         OvertakenError: its sequence was given to another one.
     """
     _check_new(manifest, manifest.sequence, added)
+    listed = _listed(added)
     return dataclasses.replace(
         manifest,
         version=manifest.version + 1,
         sequence=sequence_of(added.name) + 1,
-        objects=(*manifest.objects, added),
-        setsum=manifest.setsum + _sum([added]),
+        objects=(*manifest.objects, listed),
+        setsum=manifest.setsum + listed.setsum,
+        added=(*manifest.added, added),
     )
 
 
@@ -106,6 +127,7 @@ def drop(manifest: SetManifest, names: Collection[str], incarnation: int) -> Set
         objects=tuple(each for each in manifest.objects if each.name not in names),
         setsum=manifest.setsum - collected,
         collected=manifest.collected + collected,
+        added=tuple(each for each in manifest.added if each.name not in names),
     )
 
 
@@ -133,7 +155,8 @@ def replace(
     for each in added:
         _check_new(manifest, sequence, each)
         sequence = sequence_of(each.name) + 1
-    if _sum(gone) != _sum(added) + collected:
+    listed = [_listed(each) for each in added]
+    if _sum(gone) != _sum(listed) + collected:
         raise ManifestCorruptError(
             set_root_key(manifest.node), f"merging {sorted(names)} would not conserve the sum of their records"
         )
@@ -143,13 +166,14 @@ def replace(
         manifest,
         version=manifest.version + 1,
         sequence=sequence,
-        objects=(*before, *added, *(each for each in after if each.name not in names)),
+        objects=(*before, *listed, *(each for each in after if each.name not in names)),
         setsum=manifest.setsum - collected,
         collected=manifest.collected + collected,
+        added=(*(each for each in manifest.added if each.name not in names), *added),
     )
 
 
-def _named(manifest: SetManifest, names: Collection[str]) -> list[SetObjectPointer]:
+def _named(manifest: SetManifest, names: Collection[str]) -> list[SetObject]:
     found = [each for each in manifest.objects if each.name in names]
     missing = Counter(names) - Counter(each.name for each in found)
     if missing:

@@ -1,8 +1,10 @@
 """What manifests look like, and that whatever else stands there is refused with the key and the field."""
 
+import dataclasses
 import json
 import random
 import re
+import zlib
 from hashlib import sha256
 
 import pytest
@@ -14,7 +16,10 @@ from liftpy_bucket.manifest.catalog import Catalog, CatalogStream, decode_catalo
 from liftpy_bucket.manifest.json import FORMAT, MANIFEST_BYTES_MAX, with_checksum
 from liftpy_bucket.manifest.root.format import Claim, Root, decode_root, encode_root
 from liftpy_bucket.manifest.root.snapshot import decode_snapshot, make_snapshot
+from liftpy_bucket.manifest.stream_sets.changes import add
 from liftpy_bucket.manifest.stream_sets.format import SetManifest, decode_set, encode_set
+from liftpy_bucket.manifest.stream_sets.pages import decode_page
+from liftpy_bucket.manifest.stream_sets.paging import paged
 from liftpy_bucket.objects.setsum import Setsum
 from support.examples import examples
 from support.manifest_kit import OTHER_PATH, PATH, edited, fragment, ids, member, set_object, sum_of, unchecked
@@ -38,18 +43,20 @@ ROOT = Root(
     compacted_end=30,
     commits=tuple(next_id() for next_id in [ids("root")] * 64),
 )
-SET = SetManifest(
-    node="node-1",
-    incarnation=12,
-    version=4,
-    sequence=9,
-    objects=(
-        set_object(2, member(0, 10), member(0, 7, path=OTHER_PATH)),
-        set_object(8, member(10, 20, epochs=((1, 10), (2, 15)))),
-    ),
-    setsum=sum_of([*range(20), *range(7)]),
-    commits=("a", "b"),
+SHARED = (
+    set_object(2, member(0, 10), member(0, 7, path=OTHER_PATH)),
+    set_object(8, member(10, 20, epochs=((1, 10), (2, 15)))),
 )
+PAGED = paged(
+    (),
+    add(
+        add(SetManifest(node="node-1", incarnation=12, version=2, sequence=2, commits=("a", "b")), SHARED[0]), SHARED[1]
+    ),
+    "b",
+    lambda pages: {page.digest: b"" for page in pages},
+)
+SET = PAGED.manifest
+(PAGE,) = SET.pages
 CATALOG = Catalog(
     cluster_id="c1",
     version=2,
@@ -209,14 +216,20 @@ def test_a_root_that_makes_no_sense_is_refused_by_field(field):
 SET_EDITS = {
     "node node-2": lambda plain: plain.update(node="node-2"),
     "incarnation": lambda plain: plain.update(incarnation=-1),
-    "objects][0][members": lambda plain: plain["objects"][0].update(members=[]),
-    "objects][0][members][0][4": lambda plain: plain["objects"][0]["members"][0].__setitem__(4, 0),
-    "objects][1][members][0][10": lambda plain: plain["objects"][1]["members"][0].__setitem__(10, [[1, 9]]),
-    "members][0] is not a list of 14": lambda plain: plain["objects"][0]["members"][0].pop(),
+    "objects][0][4]": lambda plain: plain["objects"][0].__setitem__(4, 0),
+    "objects][0][7]": lambda plain: plain["objects"][0].__setitem__(7, plain["objects"][0][6] - 1),
+    "objects][1] is not a list of 9": lambda plain: plain["objects"][1].pop(),
+    "packs] has one twice": lambda plain: plain["packs"].append(plain["packs"][0]),
+    "packs] has one twice, or one without": lambda plain: plain.update(pages=[]),
+    "pages][0][0]": lambda plain: plain["pages"][0].__setitem__(0, 5),
+    "pages][1][0]": lambda plain: plain["pages"].append([0, *plain["pages"][0][1:]]),
+    "pages][0][1]": lambda plain: plain["pages"][0].__setitem__(1, 1),
+    "pages][0][3]": lambda plain: plain["pages"][0].__setitem__(3, 10**6),
+    "pages] do not have as many": lambda plain: plain["pages"][0].__setitem__(5, 2),
     "sequence": lambda plain: plain.update(sequence=8),
     "sequence twice": lambda plain: plain["objects"].append(plain["objects"][0]),
-    "setsum": lambda plain: plain["objects"].pop(),
-    "name": lambda plain: plain["objects"][0].update(name="x.parquet"),
+    "setsum": lambda plain: plain["objects"][0].__setitem__(8, "0" * 64),
+    "objects][0][0]": lambda plain: plain["objects"][0].__setitem__(0, "x.parquet"),
 }
 
 
@@ -225,6 +238,47 @@ def test_a_set_manifest_that_makes_no_sense_is_refused_by_field(field):
     with pytest.raises(ManifestCorruptError, match=re.escape(field)) as refused:
         decode_set("node-1", edited(encode_set(SET), SET_EDITS[field]))
     assert refused.value.key == "sets/node-1/ROOT"
+
+
+def repacked(change):
+    """The page, in which somebody changed something, with the digest of what it is now."""
+    plain = json.loads(zlib.decompress(PAGED.body))
+    change(plain)
+    body = zlib.compress(json.dumps(plain).encode())
+    return sha256(body).hexdigest(), body
+
+
+PAGE_EDITS = {
+    "node": lambda plain: plain.update(node=1),
+    "another node's": lambda plain: plain.update(node="node-2"),
+    "objects][0][2]": lambda plain: plain["objects"][0].__setitem__(2, 10**9),
+    "members][0][0]": lambda plain: plain["members"][0].__setitem__(0, 2),
+    "members][0][5]": lambda plain: plain["members"][0].__setitem__(5, 0),
+    "members][1][11]": lambda plain: plain["members"][1].__setitem__(11, [[1, 9], [1, 12]]),
+    "members][2] is not a list of 15": lambda plain: plain["members"][2].pop(),
+    "setsum": lambda plain: plain["members"][0].__setitem__(14, "f" * 64),
+}
+
+
+@pytest.mark.parametrize("field", PAGE_EDITS)
+def test_a_page_that_makes_no_sense_is_refused_by_field(field):
+    with pytest.raises(ManifestCorruptError, match=re.escape(field)) as refused:
+        decode_page("pack", "node-1", *repacked(PAGE_EDITS[field]))
+    assert refused.value.key == "pack"
+
+
+def test_a_page_is_what_the_set_manifest_says():
+    found = decode_page("pack", "node-1", PAGE.digest, PAGED.body)
+    assert [dataclasses.replace(each, members=tuple(sorted(each.members, key=str))) for each in found] == [
+        dataclasses.replace(each, members=tuple(sorted(each.members, key=str))) for each in SHARED
+    ]
+    (only,) = decode_page("pack", "node-1", PAGE.digest, PAGED.body, OTHER_PATH)
+    assert (only.name, only.members) == (SHARED[0].name, SHARED[0].members[1:])
+    with pytest.raises(ManifestCorruptError, match="SHA-256"):
+        decode_page("pack", "node-1", "0" * 64, PAGED.body)
+    for body in (b"", PAGED.body[:-1], PAGED.body + b" ", zlib.compress(b" " * (MANIFEST_BYTES_MAX + 1))):
+        with pytest.raises(ManifestCorruptError, match="page in it"):
+            decode_page("pack", "node-1", sha256(body).hexdigest(), body)
 
 
 CATALOG_EDITS = {

@@ -136,7 +136,7 @@ def test_what_a_deposed_leader_added_goes(sets, clock):
     )
     sets.add(sets.object(10, 20, PATHS[:1]))
     assert sets.collector(clock).run().dropped == 1
-    assert [each.members[0].base for each in sets.manifest.objects] == [0]
+    assert [each.members[0].base for each in sets.file.pointers(sets.manifest)] == [0]
 
 
 def test_without_a_root_nothing_can_be_said(sets, clock):
@@ -196,7 +196,7 @@ def test_a_crash_at_any_request_leaves_nothing_named_missing(clock, kind):
         assert sets.named() <= sets.present()
         sets.collector(clock, ids="d").run()
         assert sets.named() == sets.present()
-        assert [each.members[0].base for each in sets.manifest.objects] == [20]
+        assert [each.members[0].base for each in sets.file.pointers(sets.manifest)] == [20]
         if number > len(faulty.requests):
             break
     assert 8 < number < 200

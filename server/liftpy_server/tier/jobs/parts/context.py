@@ -6,6 +6,7 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile, page_cache
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_server.tier.jobs.parts.loaded_cache import LoadedCache
 from liftpy_server.tier.jobs.parts.memory_budget import MemoryBudget
@@ -32,7 +33,8 @@ def _weigh_root(loaded: Loaded) -> int:
 
 
 def _weigh_set(loaded: LoadedSet) -> int:
-    return 4 + sum(1 + len(pointer.members) for pointer in loaded.manifest.objects)
+    manifest = loaded.manifest
+    return 4 + len(manifest.objects) + len(manifest.pages) + len(manifest.packs)
 
 
 class Context:
@@ -47,6 +49,7 @@ class Context:
         grace_ns: how long a shared object that no manifest names may lie around.
 
     Attributes:
+        pages: of set manifests.
         sets_looked_ns: when all roots were read last of which shared objects of a node hold something, by node.
     """
 
@@ -73,8 +76,13 @@ class Context:
         self.sets: LoadedCache[LoadedSet] = LoadedCache(
             _POINTERS_MAX, _weigh_set, lambda loaded: loaded.manifest.version
         )
+        self.pages = page_cache()
         self.sets_looked_ns: dict[str, int] = {}
         self._progress = threading.local()
+
+    def set_file(self, node: str) -> SetManifestFile:
+        """What reads and writes the set manifest of a node."""
+        return SetManifestFile(self.store, node, new_id=self.new_id, pages=self.pages)
 
     def progress(self) -> None:
         """Say that the job of this thread still runs."""

@@ -13,7 +13,6 @@ from liftpy_bucket.errors import LineageError, ObjectMissingError, OvertakenErro
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.boundary import check
 from liftpy_bucket.manifest.root.file import Loaded, RootFile
-from liftpy_bucket.manifest.stream_sets.file import LoadedSet, SetManifestFile
 from liftpy_bucket.reading.resolving import Resolved, resolve
 from liftpy_bucket.upkeep.missed import check_set_never_was
 
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.manifest.root.changes import Change
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.manifest.stream_sets.format import SetManifest
+    from liftpy_bucket.manifest.stream_sets.file import LoadedSet
+    from liftpy_bucket.manifest.stream_sets.format import SetPart
     from liftpy_server.tier.jobs.parts.context import Context
 
 __all__ = [
@@ -193,14 +193,27 @@ def resolved(context: Context, root: Root, own: str = "") -> Resolved:
         root: of the partition.
         own: the node whose set manifest nobody but this process writes; "" if none. All others are looked at.
     """
-    manifests: dict[str, SetManifest] = {}
+    path = PartitionPath(root.uuid, root.partition)
+    parts: dict[str, SetPart] = {}
     for node in dict.fromkeys(claim.node for claim in root.claims):  # in the same order in every process
-        loaded = context.sets.get(node)
-        if loaded is None or node != own:
+        part = _part(context, node, path, may_be_known=node == own)
+        if part is not None:
+            parts[node] = part
+    return resolve(root, parts)
+
+
+def _part(context: Context, node: str, path: PartitionPath, *, may_be_known: bool) -> SetPart | None:
+    loaded = context.sets.get(node) if may_be_known else None
+    for _ in range(_ATTEMPTS):
+        if loaded is None:
             loaded = newest_set(context, node)
-        if loaded is not None:
-            manifests[node] = loaded.manifest
-    return resolve(root, manifests)
+        if loaded is None:
+            return None
+        try:
+            return context.set_file(node).part(loaded.manifest, path)
+        except OvertakenError:
+            loaded = None
+    raise OvertakenError(f"the set manifest of node {node} was written {_ATTEMPTS} times while it was read")
 
 
 def newest_set(context: Context, node: str) -> LoadedSet | None:
@@ -210,7 +223,7 @@ def newest_set(context: Context, node: str) -> LoadedSet | None:
         RootMissingError: the one we know was deleted, and it was not the first.
         ObjectMissingError: it was the first.
     """
-    file, cached = SetManifestFile(context.store, node, new_id=context.new_id), context.sets.get(node)
+    file, cached = context.set_file(node), context.sets.get(node)
     try:
         loaded = file.load() if cached is None else file.load_newer(cached) or cached
     except ObjectMissingError:

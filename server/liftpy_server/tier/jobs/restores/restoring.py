@@ -12,10 +12,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_bucket.errors import ObjectCorruptError, OvertakenError, RootMissingError
-from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.layout import PartitionPath, slot_of
 from liftpy_bucket.manifest.root.changes import claim, create
 from liftpy_bucket.manifest.root.file import RootFile
-from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile, page_cache
 from liftpy_bucket.reading.resolving import counts, resolve
 from liftpy_bucket.upkeep.missed import check_root_never_was, check_set_never_was
 from liftpy_server.tier.jobs.parts.stream_set_nodes import nodes_with_sets
@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.catalog import Catalog, CatalogStream
     from liftpy_bucket.manifest.root.file import Loaded
     from liftpy_bucket.manifest.root.format import Root
-    from liftpy_bucket.manifest.stream_sets.format import SetManifest
-    from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer, SnapshotPointer, StreamObjectPointer
+    from liftpy_bucket.manifest.stream_sets.file import LoadedSet
+    from liftpy_bucket.manifest.stream_sets.format import SetPart
+    from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
     from liftpy_bucket.reading.resolving import Resolved
     from liftpy_bucket.store.object_store import ObjectStore
 
@@ -140,7 +141,10 @@ class RestorePlan:
 
 
 class Bucket:
-    """Reads what there is. Set manifests are read once; a claim makes sure that what came later does not count.
+    """Reads what there is.
+
+    Set manifests are read once, and pages of them as they are needed; a claim makes sure that what came later does not
+    count.
 
     Args:
         store: the bucket.
@@ -154,8 +158,9 @@ class Bucket:
         self._store = store
         self._new_id = new_id
         self._tell = tell
-        self._sets: dict[str, _Members] = {}
+        self._sets: dict[str, _Set] = {}
         self._nodes: list[str] | None = None
+        self._pages = page_cache()
 
     def plan(self, catalog: Catalog, progress: Callable[[int, int], None] | None = None) -> RestorePlan:
         """Read where all partitions of all streams end.
@@ -170,6 +175,7 @@ class Bucket:
         """
         live = sorted((stream.name, uuid) for uuid, stream in catalog.streams.items() if stream.deleted_ns is None)
         paths = [PartitionPath(uuid, number) for _, uuid in live for number in range(catalog.streams[uuid].partitions)]
+        paths.sort(key=lambda path: slot_of(*path))  # so that a page of a set manifest is read once
         done = 0
         found: dict[PartitionPath, PartitionPlan] = {}
         for first in range(0, len(paths), _THREADS):
@@ -254,54 +260,59 @@ class Bucket:
             resolved = self._resolve(root, self._sets)
         return resolved
 
-    def _resolve(self, root: Root, outdated: Mapping[str, _Members]) -> Resolved:
+    def _resolve(self, root: Root, outdated: Mapping[str, _Set]) -> Resolved:
         path = PartitionPath(root.uuid, root.partition)
         known = dict(outdated)
-        manifests = {}
+        parts = {}
         for node in {each.node for each in root.claims}:
             members = self._sets.get(node)
             if members is None or known.get(node) is members:
                 members = self._sets[node] = self._load(node)
-            manifests[node] = members.of(path)
-        return resolve(root, {node: manifest for node, manifest in manifests.items() if manifest is not None})
+            parts[node] = self._part(node, path)
+        return resolve(root, {node: part for node, part in parts.items() if part is not None})
 
-    def _shared(self, path: PartitionPath) -> Iterator[SetManifest]:
+    def _part(self, node: str, path: PartitionPath) -> SetPart | None:
+        """What a node shares of a partition."""
+        for _ in range(_ATTEMPTS):
+            loaded = self._sets[node].loaded
+            if loaded is None:
+                return None
+            try:
+                return self._file(node).part(loaded.manifest, path)
+            except OvertakenError:  # the node that was goes on writing
+                self._sets[node] = self._load(node)
+        raise OvertakenError(f"node {node} of another cluster goes on writing to the bucket; stop it first")
+
+    def _shared(self, path: PartitionPath) -> Iterator[SetPart]:
         """What nodes, all there are, share of a partition."""
         if self._nodes is None:
             self._nodes = nodes_with_sets(self._store)
         for node in self._nodes:
-            members = self._sets.get(node)
-            if members is None:
-                members = self._sets[node] = self._load(node)
-            manifest = members.of(path)
-            if manifest is not None:
-                yield manifest
+            if node not in self._sets:
+                self._sets[node] = self._load(node)
+            part = self._part(node, path)
+            if part is not None:
+                yield part
 
-    def _load(self, node: str) -> _Members:
-        loaded = SetManifestFile(self._store, node, new_id=self._new_id).load()
+    def _load(self, node: str) -> _Set:
+        loaded = self._file(node).load()
         if loaded is None:
             check_set_never_was(self._store, node)
-        return _Members(None if loaded is None else loaded.manifest)
+        return _Set(loaded)
+
+    def _file(self, node: str) -> SetManifestFile:
+        return SetManifestFile(self._store, node, new_id=self._new_id, pages=self._pages)
 
 
-class _Members:
-    """A set manifest, sorted by partition: a thousand partitions are not to look through all of it each."""
+@dataclass(frozen=True, slots=True)
+class _Set:
+    """The set manifest of a node as it was read; one read again is another one.
 
-    def __init__(self, manifest: SetManifest | None) -> None:
-        self._manifest = manifest
-        self._pointers: dict[PartitionPath, list[SetObjectPointer]] = {}
-        for pointer in () if manifest is None else manifest.objects:
-            of_path: dict[PartitionPath, list[SetMember]] = {}
-            for member in pointer.members:
-                of_path.setdefault(PartitionPath(member.uuid, member.partition), []).append(member)
-            for path, members in of_path.items():
-                self._pointers.setdefault(path, []).append(replace(pointer, members=tuple(members)))
+    Attributes:
+        loaded: it; None where the node has none.
+    """
 
-    def of(self, path: PartitionPath) -> SetManifest | None:
-        """What of it is about a partition."""
-        if self._manifest is None:
-            return None
-        return replace(self._manifest, objects=tuple(self._pointers.get(path, ())))
+    loaded: LoadedSet | None
 
 
 def _stream_plan(uuid: str, stream: CatalogStream, found: Mapping[PartitionPath, PartitionPlan]) -> StreamPlan:

@@ -77,6 +77,7 @@ def collect_sets(context: Context, request: CollectSetsJob) -> CollectSetsResult
         now_ns=context.now_ns,
         grace_ns=context.grace_ns,
         progress=lambda _done, _total, _text: context.progress(),
+        pages=context.pages,
     )
     try:
         trimmed = trim_sets(context, node, incarnation)

@@ -15,7 +15,6 @@ import pyarrow as pa
 from liftpy_bucket.layout import set_object_key
 from liftpy_bucket.manifest.lineage import cut_epochs, join_epochs
 from liftpy_bucket.manifest.stream_sets.changes import adopt, replace
-from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.merging import member_source
 from liftpy_bucket.objects.read import ObjectReader
 from liftpy_bucket.objects.write_stream_set import SetWriter
@@ -72,9 +71,11 @@ def _merge_run(context: Context, node: str, incarnation: int) -> int:
             return 0
         manifest = adopt(loaded.manifest, incarnation)
         bytes_max = min(context.object_bytes, _OBJECT_BYTES_MAX)
-        run = [manifest.objects[place] for place in run_to_merge([each.size for each in manifest.objects], bytes_max)]
-        if not run:
+        places = run_to_merge([each.size for each in manifest.objects], bytes_max)
+        if not places:
             return 0
+        file = context.set_file(node)
+        run = file.pointers(manifest, {manifest.objects[place].name for place in places})
         size = sum(each.size for each in run)
         with context.memory.hold(size + _WINDOWS_BYTES, context.progress):
             added = [
@@ -82,7 +83,6 @@ def _merge_run(context: Context, node: str, incarnation: int) -> int:
                 for number, parts in enumerate(_layers(run))
             ]
         try:
-            file = SetManifestFile(context.store, node, new_id=context.new_id)
             changed = replace(manifest, [each.name for each in run], added)
             context.sets.keep(node, file.commit(loaded, changed))
         except BaseException:

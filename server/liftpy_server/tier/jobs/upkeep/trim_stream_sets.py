@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.pins.held import load_pins
 from liftpy_bucket.manifest.stream_sets.changes import adopt, replace
-from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.reading.resolving import counting
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
@@ -20,8 +19,9 @@ from liftpy_server.tier.jobs.parts.roots import find, newest_set
 from liftpy_server.tier.jobs.upkeep.merge_stream_sets import Part, write_set_object
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from liftpy_bucket.manifest.root.file import Loaded
     from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
     from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["trim_sets"]
 
+_FOUND_MAX: Final = 1_024
 _BYTES_MAX: Final = 256 * 1024 * 1024  # of objects that are written anew in one pass
 
 
@@ -46,7 +47,7 @@ def trim_sets(context: Context, node: str, incarnation: int) -> int:
         adopt(loaded.manifest, incarnation)
         roots = _Roots(context, node)
         left, trimmed = _BYTES_MAX, 0
-        for pointer in loaded.manifest.objects:
+        for pointer in _pointers(context, loaded, _partial(context, loaded, roots)):
             parts = [part for member in pointer.members if (part := roots.part_of(pointer, member)) is not None]
             whole = [(member.base, member.end) for member in pointer.members]
             if not parts or [(part.start, part.end) for part in parts] == whole:
@@ -60,6 +61,23 @@ def trim_sets(context: Context, node: str, incarnation: int) -> int:
         return trimmed
 
 
+def _partial(context: Context, loaded: LoadedSet, roots: _Roots) -> list[str]:
+    """Names of objects of which something does not count; all members are looked at, one page at a time."""
+    found: set[str] = set()
+    for page in context.set_file(loaded.manifest.node).parts(loaded.manifest):
+        for pointer in page.objects:
+            if pointer.name not in found and not all(roots.is_whole(pointer, member) for member in pointer.members):
+                found.add(pointer.name)
+        context.progress()
+    return [each.name for each in loaded.manifest.objects if each.name in found]
+
+
+def _pointers(context: Context, loaded: LoadedSet, names: Sequence[str]) -> Iterator[SetObjectPointer]:
+    """Those objects, one at a time: pages are of the manifest as it was, which this process alone writes."""
+    for name in names:
+        yield from context.set_file(loaded.manifest.node).pointers(loaded.manifest, [name])
+
+
 def _replaced(
     context: Context, loaded: LoadedSet, incarnation: int, pointer: SetObjectPointer, parts: Sequence[Part]
 ) -> LoadedSet:
@@ -70,7 +88,7 @@ def _replaced(
     before, after = (Setsum.total(member.setsum for member in each.members) for each in (pointer, added))
     changed = replace(manifest, [pointer.name], [added], collected=before - after)
     try:
-        committed = SetManifestFile(context.store, manifest.node, new_id=context.new_id).commit(loaded, changed)
+        committed = context.set_file(manifest.node).commit(loaded, changed)
     except BaseException:
         context.sets.drop(manifest.node)  # it may have been written
         raise
@@ -84,6 +102,7 @@ class _Roots:
         self._context = context
         self._node = node
         self._pinned: dict[PartitionPath, list[Root]] = {}
+        self._found: dict[PartitionPath, Loaded | None] = {}
         self._now_ns = context.now_ns()
         self._looks = self._now_ns - context.sets_looked_ns.get(node, 0) >= context.grace_ns
 
@@ -92,10 +111,23 @@ class _Roots:
         if self._looks:
             self._context.sets_looked_ns[self._node] = self._now_ns
 
+    def _find(self, path: PartitionPath) -> Loaded | None:
+        """Members come by slot, so that those of a partition come together."""
+        if path not in self._found:
+            if len(self._found) >= _FOUND_MAX:
+                self._found.clear()
+            self._found[path] = find(self._context, path)
+        return self._found[path]
+
+    def is_whole(self, pointer: SetObjectPointer, member: SetMember) -> bool:
+        """Whether all of a member counts."""
+        part = self.part_of(pointer, member)
+        return part is not None and (part.start, part.end) == (member.base, member.end)
+
     def part_of(self, pointer: SetObjectPointer, member: SetMember) -> Part | None:
         """The part of a member that counts; all of it where there is no root, as nobody knows."""
         context, path = self._context, PartitionPath(member.uuid, member.partition)
-        loaded = find(context, path) if self._looks else context.roots.get(path)
+        loaded = self._find(path) if self._looks else context.roots.get(path)
         if loaded is None:
             return Part(pointer, member, member.base, member.end)
         counted = counting(member, self._node, loaded.root)

@@ -54,6 +54,7 @@ def _adopt(context: Context, node: str) -> CollectedSets:
         now_ns=context.now_ns,
         grace_ns=context.grace_ns,
         progress=lambda _done, _total, _text: context.progress(),
+        pages=context.pages,
     )
     try:
         collected = collector.run()

@@ -1,9 +1,9 @@
 """A round of a node: the little that many partitions have becomes one shared object, named by one set manifest.
 
-Two writes, however many partitions there are. The very first round has one more: a manifest that names nothing, so
-that shared objects without a manifest are always those of one that somebody deleted. The members of a leader that was
-deposed meanwhile stand in the manifest and do not count; see `resolving`. The rows of one member are in memory at
-a time, and the object.
+Three writes, however many partitions there are: the object, pages of the manifest, and the manifest. The very first
+round has one more: a manifest that names nothing, so that shared objects without a manifest are always those of one
+that somebody deleted. The members of a leader that was deposed meanwhile stand in the manifest and do not count; see
+`resolving`. The rows of one member are in memory at a time, and the object.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pyarrow as pa
 from liftpy_bucket.layout import set_object_key
 from liftpy_bucket.manifest.lineage import cut_epochs
 from liftpy_bucket.manifest.stream_sets.changes import add, adopt, begin
-from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.read import trimmed
 from liftpy_bucket.objects.rows.convert import rows_of_many
 from liftpy_bucket.objects.write_stream_set import SetWriter, WrittenSet
@@ -83,7 +82,7 @@ def upload_set(context: Context, request: UploadSetJob) -> UploadSetResult:
 
 def _commit(context: Context, loaded: LoadedSet | None, manifest: SetManifest) -> LoadedSet:
     try:
-        committed = SetManifestFile(context.store, manifest.node, new_id=context.new_id).commit(loaded, manifest)
+        committed = context.set_file(manifest.node).commit(loaded, manifest)
     except BaseException:
         context.sets.drop(manifest.node)  # it may have been written
         raise

@@ -55,7 +55,7 @@ def test_by_age(worker, is_merged):
 def test_by_bytes(worker):
     one = wanted(worker, stored=0, below=100)
     assert one["start"] == 100
-    objects = worker.context.sets.get("n1").manifest.objects
+    objects = worker.context.set_file("n1").pointers(worker.context.sets.get("n1").manifest)
     shared = sum(member.extent.size for each in objects for member in each.members)
     own = root_of(worker.context.store).fragments[0].size
     assert wanted(worker, stored=own + shared)["start"] == 0

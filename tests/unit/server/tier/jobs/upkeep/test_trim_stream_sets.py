@@ -22,7 +22,7 @@ from liftpy_bucket.upkeep.remains import find_remains
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.tier.jobs.upkeep import trim_stream_sets
 from support.tier_slices import LogFile
-from support.tier_workers import PATH, UUID, Worker, check_whole, history, new_id, root_of, sets_of
+from support.tier_workers import PATH, UUID, Worker, check_whole, history, new_id
 
 OTHER = PartitionPath("f" * 32, 0)
 
@@ -63,8 +63,9 @@ def remains(worker):
 
 
 def garbage(worker):
-    """What an audit lists, without what it is in words."""
-    return [each.key for each in audit(worker.context.store, now_ns=2**62).garbage]
+    """What an audit lists, without what it is in words, and without packs of pages that rounds have replaced."""
+    found = [each.key for each in audit(worker.context.store, now_ns=2**62).garbage]
+    return [key for key in found if "/pages/" not in key]
 
 
 def rows(worker, uuid=UUID):
@@ -85,7 +86,7 @@ def test_of_a_deleted_stream_nothing_is_left(worker):
     assert rows(worker) == list(range(200))
     assert remains(worker) == [(UUID, 0, 100), (UUID, 100, 200)]
     answer = collect(worker)
-    assert (remains(worker), garbage(worker)) == ([], [])
+    assert (remains(worker), audit(worker.context.store, now_ns=2**62).garbage) == ([], [])
     assert (answer["trimmed"], answer["left"]) == (2, 2)
     assert rows(worker) == []
     assert rows(worker, OTHER.uuid) == list(range(200))
@@ -149,7 +150,8 @@ def test_an_audit_lists_what_nothing_names(worker):
     for key in keys:
         store.create(key, b"1234", "x")
     found = audit(store, now_ns=store.head(keys[0]).modified_ns + 7 * 10**9)
-    assert {each.key: (each.size, round(each.age_s)) for each in found.garbage} == dict.fromkeys(keys, (4, 7))
+    told = {each.key: (each.size, round(each.age_s)) for each in found.garbage if "/pages/" not in each.key}
+    assert told == dict.fromkeys(keys, (4, 7))
     assert found.objects == len(list(store.list("")))
     store.delete(keys)
     assert garbage(worker) == []
@@ -208,10 +210,10 @@ def test_what_a_fork_holds_of_a_deleted_stream_goes_with_the_fork(worker, tmp_pa
 
 
 def test_sums_balance(worker):
-    before = sets_of(worker.context.store, root_of(worker.context.store))["n1"]
+    before = worker.context.sets.get("n1").manifest
     worker.call("drop_stream", uuid=UUID, partitions=1)
     collect(worker)
-    after = sets_of(worker.context.store, root_of(worker.context.store, OTHER))["n1"]
+    after = worker.context.sets.get("n1").manifest
     assert after.setsum + after.collected == before.setsum + before.collected
 
 
