@@ -46,6 +46,7 @@ class PlayedWorker(PlainWorker):
         self.cluster_id = None
         self.generation = 0
         self.holders = []
+        self.manifest_bytes = 0
         self.hold = asyncio.Event()
         self.hold.set()
         self.stops_after = sys.maxsize
@@ -66,7 +67,7 @@ class PlayedWorker(PlainWorker):
             return {"counts": {"create": len(self.calls)}, "bytes_in": 1, "bytes_out": 2}
         if job == "upload_set":
             told = [self._upload(member) for member in arguments["members"]]
-            return {"members": told, "stored_bytes": 10}
+            return {"members": told, "stored_bytes": 10, "manifest_bytes": self.manifest_bytes}
         key = arguments["uuid"], arguments["partition"]
         if job in {"look", "claim"}:
             if key not in self.ends and not arguments.get("create"):

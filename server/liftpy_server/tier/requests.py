@@ -229,11 +229,12 @@ class SkippedMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadSetResult:
-    """`stored_bytes` are those of the object."""
+    """`stored_bytes` are those of the object, `manifest_bytes` those of the manifest that names it."""
 
     members: tuple[UploadedMember, ...]
     skipped: tuple[SkippedMember, ...]
     stored_bytes: int
+    manifest_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,10 +48,12 @@ class LoadedSet(NamedTuple):
     Attributes:
         manifest: it.
         etag: that names this version of it.
+        size: bytes of it, of the `MANIFEST_BYTES_MAX` that it may have.
     """
 
     manifest: SetManifest
     etag: str
+    size: int
 
 
 class SetManifestFile:
@@ -83,7 +85,7 @@ class SetManifestFile:
             stored = self._store.get(set_root_key(self.node))
         except ObjectMissingError:
             return None
-        return LoadedSet(decode_set(self.node, stored.body), stored.head.etag)
+        return LoadedSet(decode_set(self.node, stored.body), stored.head.etag, len(stored.body))
 
     def load_newer(self, loaded: LoadedSet) -> LoadedSet | None:
         """The manifest, or None while it is still the one that was loaded.
@@ -94,7 +96,11 @@ class SetManifestFile:
             BucketVersionError: it is newer than this program.
         """
         stored = self._store.get_newer(set_root_key(self.node), loaded.etag)
-        return None if stored is None else LoadedSet(decode_set(self.node, stored.body), stored.head.etag)
+        return (
+            None
+            if stored is None
+            else LoadedSet(decode_set(self.node, stored.body), stored.head.etag, len(stored.body))
+        )
 
     def part(self, manifest: SetManifest, path: PartitionPath) -> SetPart:
         """What the manifest says of a partition: one page is read.
@@ -190,7 +196,7 @@ class SetManifestFile:
             raise
         for digest, page in made.pages.items():
             self._pages.put(digest, page)
-        return LoadedSet(manifest if standing is body else decode_set(self.node, standing), etag)
+        return LoadedSet(manifest if standing is body else decode_set(self.node, standing), etag, len(standing))
 
     def _bodies(self, pages: Sequence[Page]) -> dict[str, bytes]:
         """The bytes of pages, by digest; of those that are not kept neighbours are fetched together."""

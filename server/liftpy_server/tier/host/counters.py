@@ -22,6 +22,7 @@ class TierCounters:
         uploads: objects written, of one partition or shared.
         uploaded_bytes: of record batches in them.
         stored_bytes: of the objects.
+        set_manifest_bytes: of the manifest of shared objects, when the node wrote it last.
         failures: jobs that failed, by the code of their error.
         requests: of the worker processes to the store, by kind.
         bytes_in: that these read from the store.
@@ -32,6 +33,7 @@ class TierCounters:
     uploads: int = 0
     uploaded_bytes: int = 0
     stored_bytes: int = 0
+    set_manifest_bytes: int = 0
     failures: Counter[str] = field(default_factory=Counter)
     requests: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0

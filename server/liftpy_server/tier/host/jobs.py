@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from liftpy_bucket.manifest.json import MANIFEST_BYTES_MAX
 from liftpy_envelope.errors import LiftError
 from liftpy_server.partition.cold_side import ColdSide
 from liftpy_server.tier.errors import TierWorkError
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
     from liftpy_server.tier.worker.port import Identity, Worker
 
 __all__ = ["TierJobs"]
+
+logger = logging.getLogger(__name__)
 
 _INCARNATION_BITS: Final = 32
 _NOTHING: Final = "there is no whole record batch to upload yet"
@@ -222,10 +226,22 @@ class TierJobs:
             UploadSetJob(node=identity.node_id, incarnation=self._incarnation, members=members)
         )
         self._counters.upload_s.observe(self._now_s() - began_s)
+        self._note_manifest(answer.manifest_bytes)
         told = {(member.uuid, member.partition): member.end for member in answer.members}
         ends = {place.key: told.get((place.key.uuid.hex(), place.key.partition), 0) for place, _ in asked}
         self._uploaded(task, ends, asked, answer.stored_bytes)
         return False
+
+    def _note_manifest(self, size: int) -> None:
+        """Tell people once when the manifest of shared objects comes to half of what it may have."""
+        before, self._counters.set_manifest_bytes = self._counters.set_manifest_bytes, size
+        if before <= MANIFEST_BYTES_MAX // 2 < size:
+            logger.warning(
+                "the manifest of this node's shared objects, sets/%s/ROOT, has %d bytes of the %d that it may have; "
+                "once it is full, each stream gets objects of its own, which costs many more requests. Set a smaller "
+                "tier.merge_bytes, or spread the streams over more nodes",
+                *(self._identity.node_id, size, MANIFEST_BYTES_MAX),
+            )
 
     def _upload_job(self, partition: Partition, place: Place, bytes_max: int) -> UploadJob:
         if not partition.stream.config.tier:

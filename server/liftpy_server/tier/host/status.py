@@ -103,6 +103,7 @@ def tier_status(tierer: Tierer, room: DiskRoom, reads: TierCounters, clock: Cloc
         "read_requests": dict(reads.requests),
         "read_bytes_in": reads.bytes_in,
         "uploads": counters.uploads,
+        "set_manifest_bytes": counters.set_manifest_bytes,
         "failures": dict(counters.failures),
         "room_s": None if is_well else room.room_s(),
     }
@@ -112,6 +113,7 @@ _GAUGES: Final = (
     ("untiered_bytes", "bytes of record batches that the bucket does not have yet, about"),
     ("untiered_age_s", "for how long the oldest of them has been waiting"),
     ("partition_count", "partitions led by this node that go to the bucket"),
+    ("set_manifest_bytes", "bytes of the manifest of this node's shared objects, of 16 MiB that it may have"),
     ("trouble_count", "partitions led by this node that are in trouble with the bucket"),
 )
 _COUNTERS: Final = (

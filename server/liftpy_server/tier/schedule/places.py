@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from liftpy_bucket.layout import slot_of
+
 if TYPE_CHECKING:
     from liftpy_envelope.pull import PartitionKey
 
@@ -108,6 +110,7 @@ class Place:
 
     Attributes:
         key: Key of the partition.
+        slot: where it stands in a set manifest.
         epoch: leader epoch of this leadership.
         phase: see `Phase`.
         tiered_end: the bucket has what is below, as far as this leadership knows.
@@ -148,6 +151,7 @@ class Place:
         "queue",
         "set_bytes",
         "since_s",
+        "slot",
         "start",
         "tiered_end",
         "trouble",
@@ -157,6 +161,7 @@ class Place:
 
     def __init__(self, key: PartitionKey, epoch: int) -> None:
         self.key = key
+        self.slot = slot_of(key.uuid.hex(), key.partition)
         self.epoch = epoch
         self.phase = Phase.UNKNOWN
         self.tiered_end = 0

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from liftpy_server.tier.schedule.places import Job, Phase, Place
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from liftpy_envelope.pull import PartitionKey
     from liftpy_server.tier.schedule.places import Limits
 
@@ -36,6 +38,7 @@ class Queues:
         self._unclaimed: _Queue = {}
         self._large: _Queue = {}
         self._small: _Queue = {}  # those that are due, and those that go with them
+        self._in_order: list[Place] = []  # of these, where they are too many for one object
         self._resting: _Queue = {}
         self._ages: _Heap = []
         self._rests: _Heap = []
@@ -131,9 +134,23 @@ class Queues:
                 return ()
         chosen: list[Place] = []
         size = 0
-        for place in self._small.values():
+        for place in self._sharing():
             size += place.bytes
             if chosen and (len(chosen) >= limits.members_max or size > limits.upload_bytes):
                 break
             chosen.append(place)
         return tuple(chosen)
+
+    def _sharing(self) -> Iterable[Place]:
+        """Whose turn it is to share an object, one after the other.
+
+        Those that are too many for one go by slot, so that each object changes few pages of the set manifest. Their
+        order stays until all of them have gone: nobody is overtaken for ever.
+        """
+        if len(self._small) <= self._limits.members_max:
+            self._in_order.clear()
+            return self._small.values()
+        self._in_order = [place for place in self._in_order if place.queue is self._small]
+        if not self._in_order:
+            self._in_order = sorted(self._small.values(), key=lambda place: place.slot)
+        return self._in_order

@@ -16,9 +16,8 @@ from liftpy_bucket.layout import CATALOG, PartitionPath, set_root_key
 from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.changes import create
 from liftpy_bucket.manifest.root.file import RootFile
-from liftpy_bucket.manifest.stream_sets.changes import begin
+from liftpy_bucket.manifest.stream_sets.changes import add, begin, empty
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
-from liftpy_bucket.manifest.stream_sets.format import SetManifest
 from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.s3_settings import S3Settings
@@ -242,9 +241,7 @@ def test_a_root_that_is_gone_is_a_problem_where_only_shared_objects_hold_the_rec
     history.store.delete([entry.key for entry in history.store.list(PATH.directory)])
     for node, path in (("node-1", PartitionPath(OTHER, 0)), ("node-2", PATH)):
         held = member(0, 10, path=path)
-        manifest = SetManifest(
-            node=node, incarnation=1, version=1, sequence=1, objects=(set_object(0, held),), setsum=held.setsum
-        )
+        manifest = add(empty(node, 1), set_object(1, held))
         SetManifestFile(history.store, node, new_id=new_id).commit(None, manifest)
         expected = f"missing {PATH.root}" if path == PATH else "orders/0: nothing in the bucket"
         assert expected in cli.run(*command, code=int(path == PATH)).stdout

@@ -75,9 +75,11 @@ def upload_set(context: Context, request: UploadSetJob) -> UploadSetResult:
             name = set_object_name(manifest.sequence, nonce)
             with sink.body() as body:
                 create_once(context.store, set_object_key(node, name), body, nonce)
-        _commit(context, loaded, add(manifest, written.pointer(name)))
+        committed = _commit(context, loaded, add(manifest, written.pointer(name)))
     told = tuple(UploadedMember(uuid=each.uuid, partition=each.partition, end=each.end) for each in written.members)
-    return UploadSetResult(members=told, skipped=tuple(skipped), stored_bytes=written.extent.size)
+    return UploadSetResult(
+        members=told, skipped=tuple(skipped), stored_bytes=written.extent.size, manifest_bytes=committed.size
+    )
 
 
 def _commit(context: Context, loaded: LoadedSet | None, manifest: SetManifest) -> LoadedSet:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from liftpy_bucket.manifest.json import MANIFEST_BYTES_MAX
 from liftpy_envelope.errors import ErrorCode
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.tier.errors import TierWorkError
@@ -27,6 +28,18 @@ async def bench(make_kit):
     yield bench
     await bench.tierer.stop()
     assert bench.worker.is_closed
+
+
+async def test_a_manifest_of_shared_objects_that_is_half_full_is_told_once(bench, caplog):
+    bench.open()
+    told = []
+    for size in (100, MANIFEST_BYTES_MAX // 2 + 1, MANIFEST_BYTES_MAX // 2 + 2):
+        bench.worker.manifest_bytes = size
+        bench.store()
+        await bench.tiered()
+        told.append(caplog.text.count("the manifest of this node's shared objects"))
+        assert bench.tierer.counters.set_manifest_bytes == size
+    assert told == [0, 1, 1]
 
 
 async def test_what_is_committed_is_claimed_and_uploaded(bench):

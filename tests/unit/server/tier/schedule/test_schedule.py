@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from liftpy_bucket.layout import slot_of
 from liftpy_envelope.pull import PartitionKey
 from liftpy_server.tier.schedule.alarms import StoreState
 from liftpy_server.tier.schedule.places import Found, Job, Limits, Phase, Task
@@ -198,6 +199,24 @@ def test_a_shared_object_is_bounded_and_one_is_made_at_a_time(bench):
     bench.uploaded(first)
     second = bench.one(Job.UPLOAD_SET)
     assert not {*first.places} & {*second.places}
+
+
+def test_those_too_many_for_one_object_go_by_slot_and_all_have_their_turn():
+    """So an object changes few pages of the set manifest; who comes later does not overtake."""
+    bench = Bench(members_max=8)
+    bench.claim_all(range(20))
+    for number in range(20):
+        bench.wrote(2, 100, number)
+    gone = []
+    for _ in range(3):
+        task = bench.one(Job.UPLOAD_SET)
+        gone.append([place.slot for place in task.places])
+        bench.uploaded(task)
+        bench.now_s += 60
+    assert gone[0] == sorted(slot_of("00" * 16, number) for number in range(20))[:8]
+    assert gone[0][-1] < gone[1][0]
+    assert [len(slots) for slots in gone] == [8, 8, 4]
+    assert len({slot for slots in gone for slot in slots}) == 20
 
 
 def test_claims_for_a_round_are_waited_for_but_not_for_ever(bench):
