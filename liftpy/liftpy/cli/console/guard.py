@@ -80,8 +80,7 @@ class Guard:
     def _refusal(self, headers: dict[bytes, bytes]) -> Response | None:
         if self._password is None:
             # A page elsewhere can have its own name resolve to this machine: then the browser sends that name.
-            host = urlsplit(f"//{headers.get(b'host', b'').decode('latin-1')}").hostname or ""
-            if not is_loopback(host):
+            if not is_loopback(_host_of(headers)):
                 return PlainTextResponse("the console answers at 127.0.0.1 and localhost alone", 421)
             return None
         if hmac.compare_digest(_password_of(headers).encode(), self._password.encode()):
@@ -92,6 +91,13 @@ class Guard:
         """Whether a change was sent by a page of the console."""
         site = request.headers.get("sec-fetch-site", "same-origin")
         return site == "same-origin" and hmac.compare_digest(token.encode(), self.token.encode())
+
+
+def _host_of(headers: dict[bytes, bytes]) -> str:
+    try:
+        return urlsplit(f"//{headers.get(b'host', b'').decode('latin-1')}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _password_of(headers: dict[bytes, bytes]) -> str:

@@ -144,7 +144,7 @@ async def find_messages(lift: Lift, stream: StreamDetails, query: Query) -> Foun
                 looked_at += len(messages)
                 found.add(messages)
     except ConsumerEndedError:
-        is_whole = True
+        is_whole = not found.has_dropped
     messages = found.in_order()
     return Found(
         messages=messages, looked_at=looked_at, is_whole=is_whole, **_neighbours(stream, query, numbers, messages)
@@ -159,6 +159,7 @@ class _Kept:
         self._is_newest = query.place == "newest"
         self._messages: list[Message] = []
         self._bytes = 0
+        self.has_dropped = False
 
     def add(self, messages: list[Message]) -> None:
         for message in messages:
@@ -170,6 +171,16 @@ class _Kept:
         if self._bytes > _BYTES_MAX and self._is_newest:
             self._messages = self.in_order()
             self._bytes = sum(len(message.value or b"") for message in self._messages)
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Keep to half of the bytes that may be kept, so that this is rare."""
+        dropped = 0
+        while self._bytes > _BYTES_MAX // 2 and dropped < len(self._messages) - 1:
+            self._bytes -= len(self._messages[dropped].value or b"")
+            dropped += 1
+        del self._messages[:dropped]
+        self.has_dropped = self.has_dropped or dropped > 0
 
     @property
     def is_enough(self) -> bool:
@@ -219,11 +230,13 @@ async def get_message(lift: Lift, stream: str, partition: int, offset: int) -> M
     """Return one message; None when there is none at that offset, now or any more.
 
     Raises:
-        LiftError: The stream can not be read.
+        LiftError: The stream can not be read, or not soon enough.
     """
     try:
         async with lift.consume(stream, start={partition: offset}, stop="latest", partitions=[partition]) as consumer:
             message = await consumer.next(_WITHIN_S)
     except (ConsumerEndedError, OffsetLostError):
         return None
-    return message if message is not None and message.offset == offset else None
+    if message is None:
+        raise LiftError(f"stream {stream} partition {partition}: offset {offset} was not read within {_WITHIN_S:.0f} s")
+    return message if message.offset == offset else None

@@ -116,7 +116,7 @@ async def streams(site: Site, request: Request) -> Response:
 
 def _page_begin(request: Request, total: int) -> int:
     text = request.query_params.get("begin", "0")
-    return min(int(text), max(0, total - 1)) // _ROWS * _ROWS if text.isdigit() and len(text) < 9 else 0
+    return min(int(text), max(0, total - 1)) // _ROWS * _ROWS if text.isdecimal() and len(text) < 9 else 0
 
 
 async def stream(site: Site, request: Request) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -20,6 +21,7 @@ _JSON_BYTES_MAX: Final = 256 * 1024
 _TEXT_CHARACTERS_MAX: Final = 64 * 1024
 _HEX_BYTES_MAX: Final = 4 * 1024
 _HEX_ROW: Final = 16
+_JSON_TOKEN: Final = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}:,]|[^][{}:,"\s]+')
 _BRIEF_MAX: Final = 160
 _WIDTH: Final = 300
 _HEIGHT: Final = 40
@@ -51,11 +53,37 @@ def payload(data: bytes | None) -> Payload:
         return Payload("hex", _hex_rows(data[:_HEX_BYTES_MAX]), len(data) > _HEX_BYTES_MAX)
     if len(data) <= _JSON_BYTES_MAX and text.lstrip()[:1] in {"{", "["}:
         try:
-            return Payload("json", json.dumps(json.loads(text), indent=2, ensure_ascii=False))
+            json.loads(text)
+            return Payload("json", *_indented(text))
         except (ValueError, RecursionError):
             pass
     shown = "\n".join(map(printable, text[:_TEXT_CHARACTERS_MAX].split("\n")))
     return Payload("text", shown, len(text) > _TEXT_CHARACTERS_MAX)
+
+
+def _indented(text: str) -> tuple[str, bool]:
+    """JSON on lines, each number and string as it was published; and whether there is more than is shown."""
+    pieces: list[str] = []
+    depth, size, before = 0, 0, ""
+    for found in _JSON_TOKEN.finditer(text):
+        token = found[0]
+        depth -= token in {"]", "}"}
+        is_first = before in {"[", "{"}
+        if before == "," or is_first != (token in {"]", "}"}):
+            pieces.append("\n" + "  " * depth)
+        depth += token in {"[", "{"}
+        pieces.append(": " if token == ":" else _printable_json(token))
+        size += len(pieces[-1]) + 2 * depth + 1
+        if size > _JSON_BYTES_MAX:
+            return "".join(pieces), True
+        before = token
+    return "".join(pieces), False
+
+
+def _printable_json(token: str) -> str:
+    if token.isprintable():
+        return token
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in token)
 
 
 def _hex_rows(data: bytes) -> str:

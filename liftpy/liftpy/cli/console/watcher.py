@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import deque
 from contextlib import suppress
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from liftpy_client.admin.tier import TierStatus
 
 __all__ = ["Course", "Snapshot", "Watcher"]
+
+logger = logging.getLogger(__name__)
 
 PERIOD_S: Final = 2.0
 POINTS_MAX: Final = 150
@@ -113,6 +116,7 @@ class Watcher:
         self._asked_s = time.monotonic()
         self._wanted = asyncio.Event()
         self._looked = asyncio.Event()
+        self._one_looks = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.error: str | None = None
         self.rate = Course()
@@ -168,12 +172,17 @@ class Watcher:
             await asyncio.sleep(max(PERIOD_S, took_s / _LOOK_SHARE))
 
     async def _try_to_look(self) -> None:
-        try:
-            self._note(await self._look())
-            self.error = None
-            self._looked.set()
-        except (LiftError, OSError) as error:
-            self.error = str(error) or type(error).__name__
+        async with self._one_looks:
+            try:
+                self._note(await self._look())
+                self.error = None
+                self._looked.set()
+            except (LiftError, OSError) as error:
+                self.error = str(error) or type(error).__name__
+            except Exception as error:
+                # Looking goes on: without it, pages would show old numbers as if they were new.
+                logger.exception("looking at the cluster failed")
+                self.error = f"looking at the cluster failed ({type(error).__name__})"
 
     async def _look(self) -> Snapshot:
         cluster, quarantine, tier, nodes = await asyncio.gather(

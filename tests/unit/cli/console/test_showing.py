@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy.cli.console.guard import is_loopback
+from liftpy.cli.console.guard import Guard, is_loopback
 from liftpy.cli.console.messages import LIMIT, Query
 from liftpy.cli.console.showing import brief, payload, points, rate, spans
 from liftpy.cli.console.watcher import POINTS_MAX, Course
@@ -52,6 +52,33 @@ def test_any_bytes_can_be_shown(data):
 def test_json_says_the_same_when_it_is_indented(value):
     shown = payload(json.dumps([value]).encode())
     assert (shown.kind, json.loads(shown.text)) == ("json", [value])
+
+
+@pytest.mark.parametrize(
+    "published",
+    ['{"price":1.10,"id":12345678901234567890.5}', '{"a":1,"a":2}', '["\\ud800","a\\"b\\\\",1e999]', "[[],{},[ ]]"],
+)
+def test_json_is_shown_as_it_was_published(published):
+    shown = payload(published.encode())
+    assert (shown.kind, shown.is_cut) == ("json", False)
+    shown.text.encode()
+    assert "".join(shown.text.split()) == "".join(published.split())
+
+
+def test_what_json_strings_have_does_not_act_on_the_page():
+    assert payload('["\u202e\u00a0é"]'.encode()) == ("json", '[\n  "\\u202e\\u00a0é"\n]', False)
+
+
+def test_deeply_nested_json_does_not_become_a_huge_page():
+    stack = "[" * 900 + "]" * 900
+    shown = payload(f"[{','.join([stack] * 140)}]".encode())
+    assert (shown.kind, shown.is_cut) == ("json", True)
+    assert len(shown.text) < 300_000
+
+
+@pytest.mark.parametrize("host", [b"[::1", b"[", b"a]", b"\xff"])
+def test_a_host_that_is_none_is_refused(host):
+    assert Guard(None, None)._refusal({b"host": host}).status_code == 421
 
 
 def test_a_course_keeps_the_newest_points_and_fits_its_field():
