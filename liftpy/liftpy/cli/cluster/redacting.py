@@ -6,6 +6,7 @@ whatever has the form of a secret.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
@@ -29,9 +30,14 @@ _FORMS: Final = (
     (re.compile(r"\bS[A-Z][A-Z2-7]{54,60}\b"), HIDDEN),  # seeds of nkeys
     (re.compile(r"\beyJ[\w-]+\.[\w-]+\.[\w-]*"), HIDDEN),  # JWTs
     (re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"), HIDDEN),  # ids of keys of AWS
+    (re.compile(r"(?i)(authorization\s*[:=]\s*)[^\r\n\"']+"), rf"\1{HIDDEN}"),  # of HTTP: a scheme, then a secret
+    (re.compile(r"(?i)(\bbearer\s+)[\w.~+/=-]{8,}"), rf"\1{HIDDEN}"),
     (
         re.compile(
-            r"(?i)((?:password|passwd|secret\w*|token|authorization)[\"']?\s*[:=]\s*)(\"[^\"]*\"|'[^']*'|[^\s,}]+)"
+            r"(?i)((?:password|passwd|passphrase|pwd|secret\w*|token|authorization|api_?key|accountkey|signature)"
+            r"\\*[\"']?\s*[:=]\s*)"
+            # in quotes; in quotes of a JSON text within another one; a word
+            r"(\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|\\+[\"'].*?\\+[\"']|[^\s,}]+)"
         ),
         rf"\1{HIDDEN}",
     ),
@@ -57,11 +63,16 @@ class Redactor:
     """Hides known secrets, and what looks like one.
 
     Args:
-        secrets: known ones; also hidden where they are part of a URL.
+        secrets: known ones; also hidden where they are part of a URL or of JSON.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        known = {form for secret in secrets for form in (secret, quote(secret, safe=""), unquote(secret))}
+        known = {
+            form
+            for secret in secrets
+            for same in (secret, unquote(secret))
+            for form in (same, quote(same, safe=""), json.dumps(same)[1:-1], json.dumps(same, ensure_ascii=False)[1:-1])
+        }
         ordered = sorted((each for each in known if len(each) >= _LENGTH_MIN), key=len, reverse=True)
         self._known = re.compile("|".join(map(re.escape, ordered))) if ordered else None
 

@@ -222,10 +222,11 @@ def _questions(lift: Lift) -> Iterator[tuple[str, Callable[[], Awaitable[Any]]]]
 
 def _known_secrets(settings: NodeConfig) -> Iterator[str]:
     yield from secrets_in_environment(os.environ)
-    yield from filter(None, (settings.nats.password, settings.nats.token, settings.nats.user))
+    yield from filter(None, (settings.nats.password, settings.nats.token))
     for url in (*settings.nats.servers, settings.tier.endpoint or ""):
         authority = url.rpartition("://")[2].partition("/")[0]
-        yield from filter(None, authority.rpartition("@")[0].split(":"))
+        user, _, password = authority.rpartition("@")[0].partition(":")
+        yield password or user  # a user alone is a token; beside a password it may be a word such as "liftpy"
     aws = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
     for name in (settings.nats.creds, settings.nats.nkey, settings.cluster.key_file, aws):
         if name is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import nkeys
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy.cli.cluster.redacting import HIDDEN, Redactor, secrets_in_environment, secrets_in_file
+from liftpy.cli.cluster.support_bundle import _known_secrets
+from liftpy_client.connection.nats_options import NatsOptions
 
 SEED = nkeys.encode_seed(bytes(range(32)), nkeys.PREFIX_BYTE_USER).decode()
 JSON = st.recursive(
@@ -29,6 +32,14 @@ JSON = st.recursive(
         ('{"password": "a b c", "token":"xyz"}', ["a b c", "xyz"]),
         ("id AKIAIOSFODNN7EXAMPLE", ["AKIAIOSFODNN7EXAMPLE"]),
         ("jwt eyJ0eXAi.eyJqdGki.c2ln", ["eyJ", "c2ln"]),
+        ("Authorization: Bearer abc-def_0123", ["abc-def"]),
+        ('{"Authorization": "Basic dXNlcjpwYXNz"}', ["dXNl"]),
+        ("authorization: Basic dXNlcjpwYXNz", ["dXNl"]),
+        ("sent Bearer abcdefgh0123", ["abcdefgh"]),
+        ('{"password": "gh\\"55 xyz", "a": 1}', ["gh", "55", "xyz"]),
+        ('{"log": "{\\"password\\": \\"hunter22\\"}"}', ["hunter"]),
+        ("passphrase=abcdef pwd: ghi", ["abcdef", "ghi"]),
+        ("https://s3/b?X-Amz-Signature=0123456789abcdef", ["0123"]),
         ("-----BEGIN PRIVATE KEY-----\nMIIB\n-----END PRIVATE KEY-----", ["MIIB"]),
     ],
 )
@@ -42,6 +53,26 @@ def test_what_looks_like_a_secret_is_hidden(text, hidden):
 @pytest.mark.parametrize("known", ["p@ss/word", "p%40ss%2Fword"])
 def test_a_known_secret_is_hidden_also_in_the_form_that_urls_have(form, known):
     assert Redactor([known]).text(f"it is {form}, really") == f"it is {HIDDEN}, really"
+
+
+def test_a_known_secret_is_hidden_also_in_the_form_that_json_has():
+    secret = 'p"ss\\wörd'
+    for text in (json.dumps({"message": secret}), json.dumps({"message": secret}, ensure_ascii=False)):
+        assert json.loads(Redactor([secret]).text(text)) == {"message": HIDDEN}
+
+
+def test_the_name_of_a_user_beside_a_password_is_known_to_be_no_secret():
+    nats = NatsOptions(url="nats://liftpy:from-url@a,nats://lone-token@b", user="liftpy", password="from-field")
+    settings = SimpleNamespace(
+        nats=SimpleNamespace(
+            servers=nats.servers, password=nats.password, token=None, user=nats.user, creds=None, nkey=None
+        ),
+        tier=SimpleNamespace(endpoint=None),
+        cluster=SimpleNamespace(key_file=None),
+    )
+    known = set(_known_secrets(settings))
+    assert known >= {"from-url", "lone-token", "from-field"}
+    assert "liftpy" not in known
 
 
 def test_what_is_no_secret_stays():
