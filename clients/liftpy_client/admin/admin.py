@@ -124,7 +124,7 @@ class Admin:
     async def purge_stream(
         self, name: str, *, partition: int | None = None, offset: int | None = None
     ) -> StreamDetails:
-        """Delete records below an offset, by default all that are committed."""
+        """Delete records below an offset, by default all that are committed. An offset beyond the end is refused."""
         return await self._change("STREAM.PURGE", {"name": name, "partition": partition, "offset": offset})
 
     async def _change(self, endpoint: str, body: dict[str, Any]) -> StreamDetails:

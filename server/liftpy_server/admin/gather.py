@@ -137,6 +137,8 @@ class Gatherer:
             *(self._purge_at(str(leader), info, led, offset) for leader, led in by_leader.items())
         )
         for leader, answer in zip(by_leader, answers, strict=True):
+            if isinstance(answer, AdminError) and answer.code is ErrorCode.INVALID_REQUEST:
+                raise answer  # an offset is of one partition: nothing is purged, and later it would be no better
             if isinstance(answer, LiftError):
                 failures.append(f"partitions {by_leader[leader]} on node {leader!r}: {answer}")
             else:

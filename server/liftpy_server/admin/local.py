@@ -141,6 +141,8 @@ class LocalHandlers:
         request = read_node_purge(body)
         check_owned(self._stream(request.uuid).name, "be purged")
         led = {number: self._led(request.uuid, number) for number in request.partitions}
+        for number, partition in led.items():
+            _check_within(request.offset, number, partition)
         outcomes = await asyncio.gather(
             *(
                 self._node.metadata.propose(
@@ -180,3 +182,11 @@ class LocalHandlers:
         async for state in self._node.metadata.watch():
             if state.revision >= revision:
                 return
+
+
+def _check_within(offset: int | None, number: int, partition: Partition) -> None:
+    """An offset beyond the end is a mistake, which would delete everything."""
+    end = partition.log.log_end
+    if offset is not None and offset > end:
+        text = f"offset: {offset} is beyond the end of partition {number}, which is {end}; nothing is purged"
+        raise AdminError(ErrorCode.INVALID_REQUEST, f"{text}. Without an offset all records are")
