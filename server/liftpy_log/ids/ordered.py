@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from bisect import insort
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -203,9 +204,16 @@ class OrderedProducers:
         self._memory.producers -= 1
 
     def learn(self, batches: Iterable[tuple[bytes, StoredBatch]]) -> None:
-        """Take over what another replica, or the file, has; ascending by offset."""
+        """Take over what another replica, or the file, has; ascending by offset.
+
+        It is committed. A later batch that is known here may be cut off, so it is no reason to pass over it.
+        """
         for producer, batch in batches:
-            self.add(producer, batch, batch.offset)
+            known = self._batches.get(producer)
+            if known is None or known[-1].order < batch.order:
+                self.add(producer, batch, batch.offset)
+            elif all(each.order != batch.order for each in known):
+                insort(known, batch, key=lambda each: each.order)
 
     def known(self, end: int, since: int = 0) -> list[tuple[bytes, StoredBatch]]:
         """Of each producer the highest batch below `end`, if it is not below `since`; ascending by offset."""
@@ -247,10 +255,10 @@ class OrderedProducers:
         """Whether the file lacks a batch that is known here."""
         return self._changed_end > (self.saved_end or 0)
 
-    def lacks_below(self, end: int) -> bool:
-        """Whether the file lacks a batch that only the log below `end` tells of."""
+    def lacks_below(self, end: int, sure_end: int) -> bool:
+        """Whether the file lacks a batch that only the log below `end` tells of; from `sure_end` on it may be cut."""
         saved_end = self.saved_end or 0
-        return any(saved_end <= batches[-1].offset < end for batches in self._batches.values())
+        return any(saved_end <= batch.offset < end for _, batch in self.known(max(end, sure_end)))
 
     def encode(self, end: int, since: int = 0) -> bytes:
         """The bytes of the file: what is stored below `end`; for a follower, which knows the rest, from `since` on."""

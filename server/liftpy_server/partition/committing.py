@@ -320,7 +320,7 @@ class CommittingLog:
         try:
             self.save_ordered()
         except StorageFullError:
-            if self.dedupe.ordered.lacks_below(offset):
+            if self.dedupe.ordered.lacks_below(offset, self.sure_end):
                 raise
 
     @property

@@ -295,6 +295,7 @@ class StreamOpening:
             logger.error("stream %s partition %d is offline: %s", stream.name, number, error)  # noqa: TRY400
             log = PartitionLog.offline(self._disk, self._files, directory, PartitionOfflineError(str(error)))
             self._note_unusable(stream.uuid, number, error)
+            dedupe.clear(0)  # what was read of it by then takes room in the node's memory, and is read again later
         return _OpenLog((config, info.empty_log_start), log, dedupe, log_time, kept_mark)
 
     def _note_torn(self, stream: StreamInfo, number: int, tail: TornTail) -> None:

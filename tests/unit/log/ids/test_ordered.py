@@ -63,6 +63,31 @@ def test_all_partitions_of_a_node_share_a_bound():
     assert first.has_room(IDS[2], 0)
 
 
+def test_what_a_leader_tells_is_known_also_below_what_is_not_committed():
+    """A file was damaged: the log has the newest batch, which is cut off, and the leader tells of the one before."""
+    table = OrderedProducers()
+    table.add(IDS[0], batch(40), committed_end=30)
+    table.add(IDS[0], batch(90), committed_end=30)
+    for _ in range(2):
+        table.learn([(IDS[0], batch(50)), (IDS[1], batch(60))])
+    assert highest(table) == {IDS[0]: (1, 90), IDS[1]: (1, 60)}
+    table.truncate(80)
+    assert highest(table) == {IDS[0]: (1, 50), IDS[1]: (1, 60)}
+    table.truncate(50)
+    assert highest(table) == {IDS[0]: (1, 40)}
+
+
+@pytest.mark.parametrize(("sure_end", "lacks"), [(50, True), (61, False)])
+def test_a_batch_that_may_be_cut_off_is_no_reason_to_let_the_one_before_it_go(sure_end, lacks):
+    table = OrderedProducers()
+    table.add(IDS[0], batch(10), committed_end=20)
+    table.add(IDS[0], batch(60), committed_end=20)
+    assert table.lacks_below(40, sure_end) == lacks
+    assert table.lacks_below(70, sure_end)
+    table.saved_end = 11
+    assert not table.lacks_below(40, sure_end), "the file says it"
+
+
 class Log:
     """What a log and the file beside it do, without bytes: the highest batch is found by looking at all of them."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -13,6 +14,7 @@ from liftpy_log.checkpoint import Checkpoint
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
 from liftpy_log.errors import UnfinishedCutError
+from liftpy_log.ids.ordered import OrderedProducers, StoredBatch, save_ordered
 from liftpy_log.log_time import LogTimeState
 from liftpy_log.storage.disk import OsDisk
 from liftpy_log.storage.files import FileCache
@@ -313,6 +315,27 @@ def test_a_log_that_could_not_be_opened_for_lack_of_something_is_opened_later(li
     assert life.record.failed_logs(state_of(stream), "n1") == []
     life.begin()
     assert life.record.cut_logs(state_of(stream), "n1") == THIS, "the end was cut after the node had registered"
+
+
+def test_what_could_not_be_opened_takes_no_room_of_the_nodes_ordered_producers(life, monkeypatch):
+    """It is tried every few seconds: after some of them the node would refuse new producers for good."""
+    stream = info("n2", "n1")
+    path = life.filled(stream)
+    ordered = OrderedProducers()
+    for offset in range(6):
+        ordered.add(bytes([offset]) * 16, StoredBatch(1, offset, offset, 1, 0), 6)
+    save_ordered(life.disk, path.parent, ordered.encode(6))
+    memory = life.opening._ordered_memory
+    with monkeypatch.context() as patch:
+        lack = OSError(errno.EMFILE, "too many open files")
+        patch.setattr("liftpy_server.streams.opening.note_log", Mock(side_effect=lack))
+        partition = opened(life.opening, stream)
+        partition.fail(str(partition.log.failure))
+        for _ in range(3):
+            assert not life.opening.try_again(stream, 0)
+        assert memory.producers == 0
+    assert life.opening.try_again(stream, 0)
+    assert (len(opened(life.opening, stream).dedupe.ordered), memory.producers) == (6, 6)
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOSPC])
