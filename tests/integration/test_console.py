@@ -102,6 +102,20 @@ def changer(filled):
     console.stop()
 
 
+def test_a_live_tail_does_not_hold_up_the_end(filled):
+    console = Console(filled)
+    connection = HTTPConnection(urlsplit(console.url).netloc, timeout=30)
+    try:
+        connection.request("GET", f"/streams/{STREAM}/tail/events")
+        answer = connection.getresponse()
+        assert answer.status == 200
+        assert answer.readline() == b": nothing new\n"
+        console.stop()  # without a word
+        assert set(answer.read().splitlines()) <= {b"", b": nothing new"}
+    finally:
+        connection.close()
+
+
 @pytest.mark.parametrize("path", PAGES)
 def test_every_page_comes_without_what_strangers_wrote_in_it(reader, path):
     answer = reader.ask(path)

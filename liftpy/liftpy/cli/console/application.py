@@ -59,14 +59,19 @@ class Site:
         lift: The connection, with the operator's credentials.
         allows_changes: Whether pages may change something.
         guard: Knows requests of the console's own pages.
+        is_stopping: Whether live tails are to end.
 
     Attributes:
         watcher: Looks at the cluster.
+        is_stopping: Whether live tails are to end.
         tails: How many live tails run.
     """
 
-    def __init__(self, lift: Lift, *, allows_changes: bool, guard: Callable[[], Guard]) -> None:
+    def __init__(
+        self, lift: Lift, *, allows_changes: bool, guard: Callable[[], Guard], is_stopping: Callable[[], bool]
+    ) -> None:
         self.lift = lift
+        self.is_stopping = is_stopping
         self.allows_changes = allows_changes
         self.watcher = Watcher(lift)
         self.tails = 0
@@ -128,7 +133,14 @@ def _with_notice(where: str, notice: str) -> str:
     return f"{where}{'&' if '?' in where else '?'}{urlencode({'notice': notice})}"
 
 
-def make_app(lift: Lift, pages: tuple[Page, ...], *, allows_changes: bool, password: str | None) -> Guard:
+def make_app(
+    lift: Lift,
+    pages: tuple[Page, ...],
+    *,
+    allows_changes: bool,
+    password: str | None,
+    is_stopping: Callable[[], bool],
+) -> Guard:
     """Make the console.
 
     Args:
@@ -136,11 +148,12 @@ def make_app(lift: Lift, pages: tuple[Page, ...], *, allows_changes: bool, passw
         pages: Of the console.
         allows_changes: Whether pages may change something.
         password: What the browser must send; None if the console listens on the loopback interface alone.
+        is_stopping: Whether live tails are to end.
 
     Returns:
         The ASGI application.
     """
-    site = Site(lift, allows_changes=allows_changes, guard=lambda: guard)
+    site = Site(lift, allows_changes=allows_changes, guard=lambda: guard, is_stopping=is_stopping)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

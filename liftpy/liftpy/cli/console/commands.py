@@ -105,7 +105,13 @@ async def serve(
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{listener.getsockname()[1]}/"
     settings = uvicorn.Config(
-        make_app(lift, PAGES, allows_changes=allows_changes, password=password),
+        make_app(
+            lift,
+            PAGES,
+            allows_changes=allows_changes,
+            password=password,
+            is_stopping=lambda: server.should_exit,
+        ),
         log_level=logging.WARNING,
         access_log=False,
         limit_concurrency=_REQUESTS_AT_ONCE,

@@ -36,7 +36,7 @@ _KIND_GROUPS: Final = tuple(dict.fromkeys(kind.partition(".")[0] for kind in KIN
 _TAILS_MAX: Final = 8
 _TAIL_ROWS: Final = 200
 _TAIL_PAUSE_S: Final = 0.25
-_TAIL_WAIT_S: Final = 10.0
+_TAIL_WAIT_S: Final = 1.0  # less than the console waits for its ends
 
 
 async def messages(site: Site, request: Request) -> Response:
@@ -166,7 +166,7 @@ async def _tail(site: Site, stream: str, subject: str | None) -> AsyncIterator[b
     site.tails += 1
     try:
         async with site.lift.consume(stream, start="new", subjects=subject) as consumer:
-            while True:
+            while not site.is_stopping():
                 found = await consumer.next_batch(_TAIL_ROWS, _TAIL_WAIT_S)
                 # A comment, when nothing came, finds out whether the browser is still there.
                 yield _event([_row(each) for each in found]) if found else b": nothing new\n\n"
