@@ -72,6 +72,7 @@ class PartitionLog:
         recent: keeps the newest batches in memory, while the log leads; see `recent`.
         durability: how much of it is durable, and whether it is well.
         compaction: what key compaction works with.
+        ordered_saves: how often the file of the ordered producers was written.
         torn_tail: what was cut off at its end when it was opened; None when it was whole.
     """
 
@@ -90,6 +91,7 @@ class PartitionLog:
         self._reader = LogReader(files, self._segments, self._marks)
         self.durability = Durability(disk, directory)
         self._ordered_lock = threading.Lock()
+        self.ordered_saves = 0
         self.compaction = LogCompaction(disk, files, self._segments, self.durability)
 
     @classmethod
@@ -661,21 +663,31 @@ class PartitionLog:
         self._segments.append(segment)
         return segment
 
-    def save_ordered(self, content: bytes) -> None:
-        """Write the file of the ordered producers.
+    def save_ordered(self, content: bytes, after: int | None = None) -> bool:
+        """Write the file of the ordered producers. Returns whether it did.
+
+        Args:
+            content: its bytes.
+            after: `ordered_saves` when they were made; if it was written since then, it stays as it is.
 
         Raises:
             StorageFullError: there is no room for it; the file is as it was.
-            PartitionOfflineError: an I/O error.
+            PartitionOfflineError: an I/O error, now or earlier.
         """
         try:
             with self._ordered_lock:  # a checkpoint writes it in a thread
+                if after is not None:
+                    self.durability.check_well()  # another log may be in its place
+                    if after != self.ordered_saves:
+                        return False
                 save_ordered(self._disk, self.directory, content)
+                self.ordered_saves += 1
         except OSError as error:
             text = f"the file of the ordered producers in {self.directory} could not be written: {error.strerror}"
             if is_full(error):
                 raise StorageFullError(text) from error
             raise self.durability.fail(text) from error
+        return True
 
     def flush_index(self) -> None:
         """Write the index of the newest segment when much is missing in its files."""

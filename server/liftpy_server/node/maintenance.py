@@ -75,6 +75,7 @@ class UnsavedOrdered:
         self._partition = partition
         self._ordered = partition.dedupe.ordered
         self._before = self._ordered.saved_end
+        self._saves = partition.log.ordered_saves
         self._end = partition.ordered_end
         self._content = self._ordered.encode(self._end)
         self._is_saved = False
@@ -85,10 +86,7 @@ class UnsavedOrdered:
         Raises:
             LiftError: It could not be written.
         """
-        if self._ordered.saved_end != self._before:
-            return
-        self._partition.log.save_ordered(self._content)
-        self._is_saved = True
+        self._is_saved = self._partition.log.save_ordered(self._content, self._saves)
 
     def note(self) -> None:
         """It was written. If the log was cut meanwhile, what was written is not so any more."""

@@ -513,7 +513,7 @@ class CommittingLog:
         if self._replication is not None:
             self._replication.start_advanced()
 
-    def work(self, work: Callable[[], None]) -> None:
+    def work(self, work: Callable[[], object]) -> None:
         """Have the log do what may make records durable: no round of group commit will find them left to do.
 
         Raises:

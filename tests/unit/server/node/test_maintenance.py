@@ -15,10 +15,10 @@ from liftpy_envelope.stream_config import SyncMode
 from liftpy_log.checkpoint import load_checkpoint
 from liftpy_log.durability.group_commit import GroupCommit
 from liftpy_log.errors import PartitionOfflineError
-from liftpy_log.ids.ordered import load_ordered
+from liftpy_log.ids.ordered import OrderedProducers, load_ordered
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.node import maintenance as maintenance_module
-from liftpy_server.node.maintenance import Maintenance, make_checkpoint
+from liftpy_server.node.maintenance import Maintenance, keep_checkpoint, make_checkpoint, unsaved_ordered
 from liftpy_server.settings.config import StorageConfig
 from support.envelopes import idempotent
 from support.nats_frames import header_block, msg
@@ -214,6 +214,39 @@ async def test_without_room_for_the_ordered_producers_there_is_no_checkpoint(ben
     assert load_checkpoint(here.kit.disk, here.data_dir.checkpoint_path).high_watermarks
     log = here.kit.log
     assert len(load_ordered(here.kit.disk, log.directory, log.log_start, log.log_end, 0)) == 1
+
+
+async def test_what_a_checkpoint_took_of_ordered_producers_is_not_written_over_what_came_later(bench):
+    """The thread that writes it may be busy for seconds. What the file said was not so any more before, either."""
+    here = bench()
+    here.kit.receive(msg(b"orders.a", idempotent([b"v"], 1, producer_epoch=1, ack_inbox="r")))
+    here.kit.sync()
+    log, ordered = here.kit.log, here.kit.partition.dedupe.ordered
+    ordered.saved_end = -1
+    (unsaved,) = unsaved_ordered(here.streams, may_wait=False)
+    log.save_ordered(OrderedProducers().encode(0))
+    log.rebuild(5)
+    ordered.clear(5)
+    unsaved.save()
+    unsaved.note()
+    assert ordered.saved_end == -1
+    assert len(load_ordered(here.kit.disk, log.directory, 0, 5, 0)) == 0
+
+
+async def test_of_a_log_that_failed_nothing_is_written_and_no_checkpoint_says_that_it_was(bench):
+    """Another log may be in its place when the thread has time for it."""
+    here = bench()
+    here.kit.receive(msg(b"orders.a", idempotent([b"v"], 1, producer_epoch=1, ack_inbox="r")))
+    here.kit.sync()
+    log = here.kit.log
+    made = make_checkpoint(here.streams, here.kit.clock, clean=False)
+    unsaved = unsaved_ordered(here.streams, may_wait=False)
+    log.durability.fail("told to")
+    keep_checkpoint(here.kit.disk, here.data_dir, made, unsaved)
+    unsaved[0].note()
+    assert here.kit.partition.dedupe.ordered.saved_end is None
+    assert not here.data_dir.checkpoint_path.exists()
+    assert len(load_ordered(here.kit.disk, log.directory, 0, 1, 0)) == 0
 
 
 @pytest.mark.parametrize(("sync", "asked"), [("interval", 1), ("never", 0), ("always", 0)])
