@@ -102,3 +102,13 @@ async def test_no_node_for_too_long(lift, node):
             await pending
     with pytest.raises(liftpy.NodeUnavailableError):
         await take(lift.consume("s"))
+
+
+async def test_a_connection_is_closed_without_an_error_while_nats_is_away(tmp_path):
+    server = make_nats(tmp_path / "nats")
+    async with liftpy.connect(server.url) as lift:
+        server.kill()
+        await eventually(lambda: not lift.nats.is_connected, 10)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(lift.stream_info("orders"), 0.2)  # it stays unsent
+    assert lift.nats.is_closed

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_check
 from nats.aio.client import Client
 
 from liftpy_client.connection.cancelling import KeptCancellation
+from liftpy_client.connection.closing import close_nats
 from liftpy_client.connection.permissions import Permissions
 from liftpy_client.errors import UnreachableError
 
@@ -61,7 +62,7 @@ class Connecting(Generic[T]):
     ) -> None:
         if self._nats is not None and not self._nats.is_closed:
             with KeptCancellation():
-                await (self._made.close() if isinstance(self._made, Closable) else self._nats.close())
+                await (self._made.close() if isinstance(self._made, Closable) else close_nats(self._nats))
 
     async def _connect(self) -> T:
         client = Client()

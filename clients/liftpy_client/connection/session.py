@@ -10,6 +10,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from liftpy_client.connection.cancelling import KeptCancellation
+from liftpy_client.connection.closing import close_nats
 from liftpy_client.connection.cluster import Cluster
 from liftpy_client.connection.permissions import Permissions
 from liftpy_client.connection.pull_connection import PullConnection
@@ -131,7 +132,7 @@ class Session:
             await asyncio.gather(*(each.close_within(_CLOSING_S_MAX) for each in publishing))
         if not self.nats.is_closed:
             with KeptCancellation():
-                await self.nats.close()
+                await close_nats(self.nats)
 
     async def open_pull(self, node_id: str) -> PullConnection:
         """A new connection to a node's pull server.
