@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, NamedTuple
 
 from liftpy_envelope.batch import BatchHeader, read_header
+from liftpy_envelope.events import EVENTS_STREAM
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,8 +65,9 @@ def damage_middle(path: Path) -> Batch:
 
 
 def fingerprint(directory: Path) -> dict[str, str]:
-    """A checksum of every segment file below a directory."""
+    """A checksum of every segment file below a directory, but for those of the events, which come at any time."""
     return {
         str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest()
         for path in sorted(directory.rglob("*.log"))
+        if not any(part.startswith(f"{EVENTS_STREAM}.") for part in path.relative_to(directory).parts)
     }
