@@ -32,7 +32,8 @@ def test_five_minutes(spark, system, monkeypatch, capsys):
 
 def test_every_option_and_column_is_there():
     documented = re.findall(r"^\| `([\w.]+)` \|", PAGE, re.MULTILINE)
-    assert set(documented) == {*SOURCE_OPTIONS, *source_schema(include_headers=True).fieldNames()}
+    columns = {*source_schema(include_headers=True).fieldNames(), "timestamp_ns"}
+    assert set(documented) == {*SOURCE_OPTIONS, *columns}
 
 
 def defaults(page):
@@ -58,6 +59,7 @@ def test_defaults_of_reading():
         "endingOffsets": batch.ending.everywhere,
         "subject": "all",
         "keyEquals": "all",
+        "keyEqualsHex": "all",
         "includeHeaders": str(batch.include_headers).lower(),
         "failOnDataLoss": str(batch.fail_on_data_loss).lower(),
         "minPartitions": str(batch.min_partitions),
