@@ -113,11 +113,14 @@ class Liftpy:
         return messages
 
     def are_whole(self, streams):
-        """Whether there are so many streams, all of them led, with all replicas in sync; by the metadata."""
+        """Whether there are at least so many streams, all of them led, with all replicas in sync; by the metadata.
+
+        The stream of the events counts, too.
+        """
         cluster = request(self._servers[0].port, "LIFT.API.CLUSTER.INFO", {}).get("cluster")
         return (
             cluster is not None
-            and cluster["streams"] == streams
+            and cluster["streams"] >= streams
             and not (cluster["under_replicated_count"] or cluster["leaderless_count"])
         )
 

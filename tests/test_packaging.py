@@ -19,4 +19,12 @@ def test_wheel_holds_every_module_and_the_configuration_of_nats(tmp_path):
     sources = [ROOT / root for root in ("liftpy", "envelope", "server", "clients")]
     modules = {str(path.relative_to(source)) for source in sources for path in source.rglob("*.py")}
     typed = {f"{name.split('/')[0]}/py.typed" for name in modules}
-    assert names == modules | typed | {"liftpy/nats.conf"}
+    console = ROOT / "liftpy/liftpy/cli/console"
+    shown = {
+        str(path.relative_to(ROOT / "liftpy"))
+        for folder in ("templates", "static")
+        for path in (console / folder).rglob("*")
+        if path.is_file()
+    }
+    assert len(shown) > 10
+    assert names == modules | typed | shown | {"liftpy/nats.conf"}

@@ -10,7 +10,7 @@ import pytest
 
 from liftpy_client.errors import CorruptRecordsError
 from liftpy_server.consensus.storage.journal import JOURNAL_NAMES
-from support.bad_days import NODES, ends, in_sync, let_join, make_stream, told, whole_again
+from support.bad_days import NODES, ends, in_sync, let_join, make_stream, remove, told, whole_again
 from support.cluster import eventually, quick_options
 from support.cluster_kit import leader_of, partitions, running_cluster
 from support.segments import batches, damage_middle, flip_bit, partition_directory, segment_files
@@ -35,7 +35,7 @@ async def renew(kit, lift, name):
     others = [each for each in NODES if each != name]
     await lift.reassign_stream("s", partitions={0: others})
     await eventually(lambda: _is_kept_by(lift, others), 40.0)
-    await lift.remove_node(name)
+    await remove(lift, name)
     shutil.rmtree(kit.nodes[name].data)
     await let_join(kit.nodes[name])
     await lift.reassign_stream("s", replicas=3)

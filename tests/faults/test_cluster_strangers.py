@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 import liftpy
-from support.bad_days import NODES, ends, in_sync, let_join, make_stream, reconfigure, told, whole_again
+from support.bad_days import NODES, ends, in_sync, let_join, make_stream, reconfigure, remove, told, whole_again
 from support.cluster import NodeProcess
 from support.cluster_kit import running_cluster
 from support.segments import fingerprint
@@ -139,7 +139,7 @@ async def test_an_emptied_data_directory(kit, lift):
     shutil.rmtree(wiped.data)
     await lift.reassign_stream("s", replicas=2)
     await in_sync(lift, "s", ("node-1", "node-2"))
-    await lift.remove_node("node-3")
+    await remove(lift, "node-3")
     await let_join(wiped)
     await lift.reassign_stream("s", replicas=3)
     await in_sync(lift, "s", NODES)
@@ -161,7 +161,7 @@ async def test_a_disk_is_replaced_where_there_is_a_node_to_spare(kit, lift, tmp_
     await published.more(10)
     await lift.drain_node("node-3")
     await in_sync(lift, "s", ("node-1", "node-2", "node-4"))
-    await lift.remove_node("node-3")
+    await remove(lift, "node-3")
     await published.more(10)
     await let_join(lost)
     assert {node.node_id for node in (await lift.cluster_info()).nodes} == set(kit.nodes)

@@ -14,6 +14,7 @@ from support.reading import read_all
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from liftpy_client.client import Lift
     from support.cluster_kit import ClusterKit
 
 NODES = ("node-1", "node-2", "node-3")
@@ -114,3 +115,14 @@ async def whole_again(kit: ClusterKit, lift: liftpy.Lift, *published: Published)
     for node in kit.nodes.values():
         assert node.is_running
         assert "Traceback" not in node.log(), node.log()
+
+
+async def remove(lift: Lift, node: str) -> None:
+    """Take a node out of the cluster that keeps no replica but one of the events, which a drain takes from it."""
+    await lift.drain_node(node)
+
+    async def keeps_nothing() -> bool:
+        return all(each.replicas == 0 for each in await lift.node_details() if each.node_id == node)
+
+    await eventually(keeps_nothing, 40.0)
+    await lift.remove_node(node)

@@ -29,6 +29,7 @@ __all__ = ["BackgroundLoop", "EnteredFacade", "Facade", "blocking", "collected",
 logger = logging.getLogger(__name__)
 
 _CANCEL_S: Final = 2.0
+_SIGNALS_S: Final = 1.0
 _CLOSE_S: Final = 10.0
 _T_co = TypeVar("_T_co", covariant=True)
 _E_co = TypeVar("_E_co", bound=AbstractAsyncContextManager[Any, Any], covariant=True)
@@ -175,8 +176,14 @@ class _Call(Generic[_R]):
         self.outcome: Future[_R] = Future()
 
     def result(self) -> _R:
-        """Wait for the outcome, and return or raise it."""
-        self._told.get()
+        """Wait for the outcome, and return or raise it.
+
+        A signal that comes after Python looked for signals, and before the thread sleeps, does not wake it. So it
+        wakes by itself now and then.
+        """
+        while not self.outcome.done():
+            with suppress(Empty):
+                self._told.get(timeout=_SIGNALS_S)
         return self.outcome.result()
 
     def wait_for_end(self, within_s: float) -> None:
