@@ -15,7 +15,7 @@ from unittest import mock
 
 import pytest
 
-from liftpy.cli.dev.nats_server import die_with_parent
+from liftpy.cli.child_processes import die_with_parent
 from liftpy_bucket.errors import OutcomeUnknownError, PreconditionFailedError, StoreDeniedError, StoreError
 from liftpy_bucket.object_log import ObjectLog
 from liftpy_bucket.store.conditional import create_once

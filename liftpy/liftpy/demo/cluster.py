@@ -11,9 +11,9 @@ from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from liftpy.cli.child_processes import NodeProcess, wait_ready
 from liftpy.cli.dev.layout import DevLayout
 from liftpy.cli.dev.nats_server import NatsServer, shipped_config
-from liftpy.cli.dev.node_process import NodeProcess, wait_ready
 from liftpy.cli.dev.seaweed import SeaweedServer
 from liftpy.demo.bucket import BUCKET_SETTINGS
 

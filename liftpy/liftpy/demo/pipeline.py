@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rich.markup import escape
 
-from liftpy.cli.dev.nats_server import die_with_parent
+from liftpy.cli.child_processes import die_with_parent
 from liftpy.demo.delays import check_pipeline, windows_of
 from liftpy_envelope.errors import LiftError
 

@@ -1,7 +1,5 @@
 """Health and metrics over HTTP, for probes and scrapers. Read-only, no keep-alive.
 
-`/healthz` answers 200 while the event loop turns, `/readyz` while the node works and is in step with its cluster.
-
 A connection has five seconds, and the oldest goes where there are too many: a probe needs milliseconds.
 """
 
@@ -10,33 +8,68 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from liftpy_envelope.errors import LiftError
-from liftpy_server.admin.health import find_problems, find_waits
-from liftpy_server.admin.info import node_info
-from liftpy_server.admin.metrics import render_metrics
 from liftpy_server.listeners.listener import Listener
 from liftpy_server.settings.limits import HTTP_CONNECTIONS_MAX
 
 if TYPE_CHECKING:
-    from liftpy_server.admin.node_parts import NodeParts
+    from collections.abc import Awaitable, Callable, Sequence
 
-__all__ = ["HttpServer"]
+    from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.settings.config import HttpConfig
+
+__all__ = ["HttpServer", "Page", "health_page", "json_page", "metrics_page"]
 
 _TIMEOUT_S = 5.0
 _REQUEST_BYTES_MAX = 8 * 1024
+
+
+class Page(NamedTuple):
+    """What a path answers.
+
+    Attributes:
+        kind: Its content type.
+        body: Its bytes.
+        is_ok: Whether the status is 200; it is 503 otherwise.
+    """
+
+    kind: bytes
+    body: bytes
+    is_ok: bool = True
+
+
+def metrics_page(text: bytes) -> Page:
+    """Metrics in the text format of Prometheus."""
+    return Page(b"text/plain; version=0.0.4; charset=utf-8", text)
+
+
+def json_page(value: Any, *, is_ok: bool = True) -> Page:
+    """A value as JSON."""
+    return Page(b"application/json", json.dumps(value).encode(), is_ok)
+
+
+def health_page(problems: Sequence[str], *, is_ok: bool) -> Page:
+    """Problems as probes get them; without any the status in the body is `ok`."""
+    return json_page({"status": "error" if problems else "ok", "problems": list(problems)}, is_ok=is_ok)
 
 
 class HttpServer:
     """Serves health and metrics over HTTP.
 
     Args:
-        node: the node to tell of.
+        config: Where to listen.
+        refusals: Counts and logs who sends what cannot be read.
+        page: Called with a path, such as `/metrics`. Returns what is there, or None.
     """
 
-    def __init__(self, node: NodeParts) -> None:
-        self._node = node
+    def __init__(
+        self, config: HttpConfig, refusals: DoorRefusals, page: Callable[[str], Awaitable[Page | None]]
+    ) -> None:
+        self._config = config
+        self._refusals = refusals
+        self._page = page
         self._port: int | None = None
         self._listener: Listener | None = None
 
@@ -51,7 +84,7 @@ class HttpServer:
         Raises:
             LiftError: the address is taken or not ours.
         """
-        config = self._node.config.http
+        config = self._config
         if config.port is None:
             return
         family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
@@ -63,7 +96,7 @@ class HttpServer:
         self._listener = Listener(
             "http",
             sock,
-            self._node.refusals,
+            self._refusals,
             strangers_max=HTTP_CONNECTIONS_MAX,
             per_address_max=HTTP_CONNECTIONS_MAX // 2,
         )
@@ -78,7 +111,7 @@ class HttpServer:
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-                status, kind, body = self._answer(head)
+                status, kind, body = await self._answer(head)
                 writer.write(
                     b"HTTP/1.1 %b\r\nContent-Type: %b\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%b"
                     % (status, kind, len(body), body)
@@ -89,26 +122,14 @@ class HttpServer:
         except (TimeoutError, asyncio.LimitOverrunError):
             peer = str(writer.get_extra_info("peername"))
             text = f"no request of at most {_REQUEST_BYTES_MAX} bytes within {_TIMEOUT_S:g} s: closed"
-            self._node.refusals.was_malformed("http", peer, text)
+            self._refusals.was_malformed("http", peer, text)
             writer.transport.abort()
 
-    def _answer(self, head: bytes) -> tuple[bytes, bytes, bytes]:
+    async def _answer(self, head: bytes) -> tuple[bytes, bytes, bytes]:
         words = head.split(b" ", 2)
         if words[0] != b"GET" or len(words) < 3:
             return b"405 Method Not Allowed", b"text/plain", b"only GET\n"
-        path = words[1].split(b"?", 1)[0]
-        if path == b"/metrics":
-            return b"200 OK", b"text/plain; version=0.0.4; charset=utf-8", render_metrics(self._node)
-        if path == b"/varz":
-            return b"200 OK", b"application/json", json.dumps(node_info(self._node)).encode()
-        if path == b"/healthz":
-            return _told(find_problems(self._node), is_ok=True)  # it answers: a restart would mend nothing
-        if path == b"/readyz":
-            problems = find_problems(self._node) + find_waits(self._node)
-            return _told(problems, is_ok=not problems)
-        return b"404 Not Found", b"text/plain", b"try /healthz, /readyz, /varz or /metrics\n"
-
-
-def _told(problems: list[str], *, is_ok: bool) -> tuple[bytes, bytes, bytes]:
-    body = json.dumps({"status": "error" if problems else "ok", "problems": problems}).encode()
-    return (b"200 OK" if is_ok else b"503 Service Unavailable"), b"application/json", body
+        page = await self._page(words[1].split(b"?", 1)[0].decode(errors="replace"))
+        if page is None:
+            return b"404 Not Found", b"text/plain", b"try /healthz, /readyz, /varz or /metrics\n"
+        return (b"200 OK" if page.is_ok else b"503 Service Unavailable"), page.kind, page.body

@@ -24,6 +24,7 @@ from liftpy_log.storage.files import FileCache
 from liftpy_server.admin.http import HttpServer
 from liftpy_server.admin.info import cluster_info
 from liftpy_server.admin.neighbours import check_alone
+from liftpy_server.admin.node_pages import node_pages
 from liftpy_server.admin.node_parts import NodeParts
 from liftpy_server.admin.service import AdminService
 from liftpy_server.canary.host import CanaryHost
@@ -357,7 +358,7 @@ class Node:
         self.admin = AdminService(parts)
         await self.admin.start()
         self._undo.append(self.admin.stop)
-        self.http = HttpServer(parts)
+        self.http = HttpServer(self.config.http, parts.refusals, node_pages(parts))
         await self.http.start()
         self._undo.append(self.http.stop)
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Final
 
-from liftpy.cli.dev.nats_server import die_with_parent
+from liftpy.cli.child_processes import die_with_parent
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:

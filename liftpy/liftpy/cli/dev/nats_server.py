@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import shutil
 import signal
@@ -15,15 +14,14 @@ import time
 from pathlib import Path
 from typing import Final
 
+from liftpy.cli.child_processes import die_with_parent
 from liftpy_envelope.errors import LiftError
 
-__all__ = ["NatsServer", "NatsServerError", "PortTakenError", "die_with_parent", "find_binary", "shipped_config"]
+__all__ = ["NatsServer", "NatsServerError", "PortTakenError", "find_binary", "shipped_config"]
 
 _START_TIMEOUT_S: Final = 10.0
 _STOP_TIMEOUT_S: Final = 10.0
 _LOOK_S: Final = 0.02
-_PR_SET_PDEATHSIG: Final = 1
-_LIBC: Final = ctypes.CDLL(None)  # a child that is just forked should load nothing
 
 
 class NatsServerError(LiftError):
@@ -51,11 +49,6 @@ def shipped_config() -> Path:
     """The `nats.conf` that comes with liftpy."""
     installed = Path(__file__).parents[2] / "nats.conf"
     return installed if installed.is_file() else Path(__file__).parents[4] / "nats.conf"
-
-
-def die_with_parent() -> None:
-    """In the child: be ended when the parent is killed. Linux only; elsewhere the child would stay behind."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class NatsServer:

@@ -6,7 +6,7 @@ import asyncio
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from liftpy.cli.dev.node_process import NodeProcess, wait_ready
+from liftpy.cli.child_processes import NodeProcess, wait_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from liftpy.cli.dev.nats_server import die_with_parent
+from liftpy.cli.child_processes import die_with_parent
 from liftpy_envelope.errors import LiftError
 
 __all__ = ["BUCKET", "SeaweedError", "SeaweedServer"]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from liftpy.cli.child_processes import NodeProcess
 from liftpy.cli.dev.layout import DevLayout
-from liftpy.cli.dev.node_process import NodeProcess
 from liftpy.cli.dev.nodes import DevNodes
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError

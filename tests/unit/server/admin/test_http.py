@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import json
 
 import pytest
 
 from liftpy_server.admin.http import HttpServer
+from liftpy_server.admin.node_pages import node_pages
 from liftpy_server.metadata.state import PartitionInfo
 from support.fake_node import fake_node
 
@@ -18,7 +20,8 @@ def node(kit, tmp_path):
 
 
 def ask(node, line):
-    status, kind, body = HttpServer(node)._answer(f"{line}\r\nHost: x\r\n\r\n".encode())
+    server = HttpServer(node.config.http, node.refusals, node_pages(node))
+    status, kind, body = asyncio.run(server._answer(f"{line}\r\nHost: x\r\n\r\n".encode()))
     return int(status.split()[0]), kind.decode(), body
 
 

@@ -1,23 +1,32 @@
-"""A node in a process of its own, for `liftpy dev --nodes` and the demo; nothing restarts it by itself."""
+"""Processes that a command starts and that end with it, nodes among them. Nothing restarts them by itself."""
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
+import signal
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
-from liftpy.cli.dev.nats_server import die_with_parent
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["NodeProcess", "wait_ready"]
+__all__ = ["NodeProcess", "die_with_parent", "wait_ready"]
 
 _READY_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 30.0
+_PR_SET_PDEATHSIG: Final = 1
+_LIBC: Final = ctypes.CDLL(None)  # a child that is just forked should load nothing
+
+
+def die_with_parent() -> None:
+    """In the child: be ended when the parent is killed. Linux only; elsewhere the child would stay behind."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 class NodeProcess:
@@ -27,13 +36,13 @@ class NodeProcess:
         node_id: for messages.
         command: a `liftpy server --json`, with its flags.
         environment: of the process.
-        log: what it says is appended there.
+        log: What it says is appended there; None: it says it where this process does.
 
     Attributes:
         ready: what the node said when it was up; empty before.
     """
 
-    def __init__(self, node_id: str, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, node_id: str, command: Sequence[str], environment: Mapping[str, str], log: Path | None) -> None:
         self.node_id = node_id
         self.log = log
         self.ready: dict[str, Any] = {}
@@ -44,7 +53,7 @@ class NodeProcess:
     async def spawn(self) -> None:
         """Start the process, also once more after it ended; `wait_ready` says when the node is up."""
         self.ready = {}
-        with self.log.open("ab") as log:
+        with nullcontext() if self.log is None else self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.DEVNULL,
@@ -88,15 +97,15 @@ class NodeProcess:
         """What became of a process that ended."""
         code = self._running.returncode
         assert code is not None, "it has not ended"
-        if code < 0:
-            how = f"was ended by signal {-code}"
-        else:
-            how = f"ended with code {code}" + (f": {self._last_words()}" if code else "")
-        return f"{self.node_id} (pid {self.pid}) {how} (see {self.log})"
+        how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+        if self.log is None:
+            return f"{self.node_id} (pid {self.pid}) {how}"
+        last_words = f": {self._last_words(self.log)}" if code > 0 else ""
+        return f"{self.node_id} (pid {self.pid}) {how}{last_words} (see {self.log})"
 
-    def _last_words(self) -> str:
+    def _last_words(self, log: Path) -> str:
         """The last line of the log; of an error in JSON the message."""
-        last = "".join(self.log.read_text(errors="replace").strip().splitlines()[-1:])
+        last = "".join(log.read_text(errors="replace").strip().splitlines()[-1:])
         try:
             return str(json.loads(last)["error"]["message"])
         except (ValueError, LookupError, TypeError):
