@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final
 from liftpy_envelope.errors import LiftError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["NodeProcess", "die_with_parent", "wait_ready"]
 
 _READY_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 30.0
+_LINE_BYTES_MAX: Final = 1024 * 1024
 _PR_SET_PDEATHSIG: Final = 1
 _LIBC: Final = ctypes.CDLL(None)  # a child that is just forked should load nothing
 
@@ -36,7 +37,7 @@ class NodeProcess:
         node_id: for messages.
         command: a `liftpy server --json`, with its flags.
         environment: of the process.
-        log: What it says is appended there; None: it says it where this process does.
+        log: What it says is appended there; None: `log_lines` has it, and must be read.
 
     Attributes:
         ready: what the node said when it was up; empty before.
@@ -58,7 +59,8 @@ class NodeProcess:
                 *self._command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
-                stderr=log,
+                stderr=asyncio.subprocess.PIPE if log is None else log,
+                limit=_LINE_BYTES_MAX,
                 env=self._environment,
                 start_new_session=True,  # an interrupt at the terminal is ours to handle first
                 preexec_fn=die_with_parent if sys.platform == "linux" else None,
@@ -70,13 +72,31 @@ class NodeProcess:
         Raises:
             LiftError: it ended instead.
         """
+        if not await self.is_ready():
+            await self._running.wait()
+            raise LiftError(self.obituary())
+
+    async def is_ready(self) -> bool:
+        """Wait until the node says that it is up; False if it ends instead."""
         output = self._running.stdout
         assert output is not None, "it was asked for"
         line = await output.readline()
-        if not line:
-            await self._running.wait()
-            raise LiftError(self.obituary())
-        self.ready = json.loads(line)
+        if line:
+            self.ready = json.loads(line)
+        return bool(line)
+
+    async def log_lines(self) -> AsyncIterator[bytes]:
+        """What the process says, line by line, until it ends. A line that is longer than 1 MiB is left out."""
+        said = self._running.stderr
+        assert said is not None, "it has no file for its log"
+        while True:
+            try:
+                line = await said.readline()
+            except ValueError:
+                continue
+            if not line:
+                return
+            yield line
 
     @property
     def _running(self) -> asyncio.subprocess.Process:

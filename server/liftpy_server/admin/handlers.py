@@ -28,7 +28,7 @@ from liftpy_server.admin.requests import (
 from liftpy_server.admin.reserved import check_unreserved
 from liftpy_server.admin.stream_view import leaders_of
 from liftpy_server.metadata.errors import MetadataRefusedError
-from liftpy_server.metadata.placement import Placement, too_few_nodes
+from liftpy_server.metadata.placement import Placement, shared_racks, too_few_nodes
 from liftpy_server.requests.errors import AdminError
 
 if TYPE_CHECKING:
@@ -130,8 +130,18 @@ class Handlers:
         return {
             "stream": await self._shown(config.name),
             "created": outcome["created"],
-            "warnings": _warnings(config),
+            "warnings": _warnings(config) + self._rack_warnings(await self._stream(config.name)),
         }
+
+    def _rack_warnings(self, stream: StreamInfo) -> list[str]:
+        racks = shared_racks(self._node.metadata.state, (partition.replicas for partition in stream.partitions))
+        if not racks:
+            return []
+        text = (
+            f"replicas of a partition share rack {', '.join(racks)}, and are lost with it together; add nodes in other "
+            f"racks, then move replicas there with liftpy stream reassign {stream.name}"
+        )
+        return [text]
 
     async def _wait_for_nodes(self, config: StreamConfig) -> None:
         """Wait until there are enough nodes for a stream, if more belong to the cluster: they may be starting."""

@@ -14,12 +14,12 @@ from zlib import crc32
 from liftpy_envelope.events import EVENTS_STREAM
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from liftpy_envelope.stream_config import StreamConfig
     from liftpy_server.metadata.state import MetadataState, NodeInfo, PartitionInfo, StreamInfo
 
-__all__ = ["Placement", "drain_moves", "leader_moves", "place", "too_few_nodes"]
+__all__ = ["Placement", "drain_moves", "leader_moves", "place", "shared_racks", "too_few_nodes"]
 
 
 class _Loads:
@@ -122,6 +122,20 @@ def _best(
         return node.draining, node.expired, racks[_rack(node)], *counts, tie, node.node_id
 
     return min(candidates, key=cost)
+
+
+def shared_racks(state: MetadataState, replicas: Iterable[Sequence[str]]) -> list[str]:
+    """The racks that several replicas of one partition share: with such a rack they are lost together.
+
+    Args:
+        state: Knows the racks of the nodes.
+        replicas: Nodes of the replicas, partition by partition.
+    """
+    shared: set[str] = set()
+    for nodes in replicas:
+        racks = Counter(state.nodes[node].rack for node in nodes if node in state.nodes)
+        shared.update(rack for rack, count in racks.items() if rack is not None and count > 1)
+    return sorted(shared)
 
 
 def _rack(node: NodeInfo) -> tuple[str, str]:

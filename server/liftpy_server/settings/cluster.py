@@ -10,9 +10,9 @@ from typing import Final
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.settings import describe
 
-__all__ = ["ClusterConfig", "Peer"]
+__all__ = ["PEERS_MAX", "ClusterConfig", "Peer"]
 
-_PEERS_MAX: Final = 5
+PEERS_MAX: Final = 5
 _KEY_BYTES_MIN: Final = 32
 
 
@@ -42,6 +42,10 @@ class Peer:
         if not (node_id and at and host and colon and port.isdecimal() and 0 < int(port) < 65_536):
             raise ConfigError("cluster.peers", f"{describe(text)} is not of the form node-1@host:port")
         return cls(node_id, host.removeprefix("[").removesuffix("]"), int(port))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.node_id}@{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +96,8 @@ class ClusterConfig:
 
     def _check_identity(self) -> None:
         ids = [peer.node_id for peer in self.parsed_peers]
-        if len(ids) > _PEERS_MAX:
-            raise ConfigError("cluster.peers", f"at most {_PEERS_MAX} nodes, not {len(ids)}; further ones join")
+        if len(ids) > PEERS_MAX:
+            raise ConfigError("cluster.peers", f"at most {PEERS_MAX} nodes, not {len(ids)}; further ones join")
         for node_id in ids:
             if ids.count(node_id) > 1:
                 raise ConfigError("cluster.peers", f"{node_id!r} stands there more than once")

@@ -20,6 +20,7 @@ from liftpy_envelope.settings import to_plain
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from liftpy.cli.cluster.host import HostNode
     from liftpy_server.settings.config import NodeConfig
 
 __all__ = ["HttpPort", "app", "load_settings", "log_to_stderr", "run_loop", "server", "stop_event"]
@@ -58,6 +59,9 @@ ClusterKeyFile = Annotated[
 TierUrl = Annotated[str | None, typer.Option("--tier-url", help="Bucket of the tier: s3://bucket/prefix.")]
 TierEndpoint = Annotated[
     str | None, typer.Option("--tier-endpoint", help="Endpoint URL of an S3 server other than AWS.")
+]
+Processes = Annotated[
+    int, typer.Option("--processes", min=1, max=64, help="Nodes on this host, each a process, under one supervisor.")
 ]
 Join = Annotated[bool | None, typer.Option("--join", help="Join a running cluster.", show_default=False)]
 
@@ -115,6 +119,7 @@ def server(
     tier_url: TierUrl = None,
     tier_endpoint: TierEndpoint = None,
     log_level: LogLevel = None,
+    processes: Processes = 1,
     check: Annotated[bool, typer.Option("--check", help="Check and print the settings, then exit.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -123,6 +128,9 @@ def server(
     Settings come from the TOML file, then LIFTPY_* variables (LIFTPY_DATA_DIR, LIFTPY_PULL_PORT, ...), then flags.
 
     A new cluster: start every node with the same --peer flags, one for each node. A node more: start it with --join.
+
+    With --processes N, the command runs N nodes, and starts those again that end. The peers are hosts then, all with
+    the same N. Node ids are NODE_ID, NODE_ID-2 and so on; directories are in DATA_DIR; ports count up.
     """
     flags = {
         "data_dir": data_dir,
@@ -143,16 +151,81 @@ def server(
     connection: Connection = ctx.find_root().obj
     flags |= {f"nats.{name}": value for name, value in connection.options.items()}
     settings = load_settings(config, os.environ, flags, context=connection.context, as_json=as_json)
-    if check:
-        plain = to_plain(settings)
-        plain["nats"] = {"url": settings.nats.shown_url}
-        print_json(plain)
-        return
-    log_to_stderr(settings.log_level)
     try:
-        run_loop(_serve(settings, as_json=as_json))
+        variables = _node_variables(settings, processes)
+        if check:
+            plain = to_plain(settings)
+            plain["nats"] = {"url": settings.nats.shown_url}
+            print_json(plain | ({"nodes": variables} if variables else {}))
+            return
+        log_to_stderr(settings.log_level)
+        if variables:
+            nodes = _host_nodes(config, flags, connection.context, variables)
+            run_loop(_serve_host(settings, nodes, as_json=as_json))
+        else:
+            run_loop(_serve(settings, as_json=as_json))
     except (LiftError, OSError) as error:
         fail(error, as_json=as_json)
+
+
+def _node_variables(settings: NodeConfig, count: int) -> list[dict[str, str]]:
+    """What each of several nodes is told besides the settings; nothing for a single one.
+
+    Raises:
+        ConfigError: the settings do not do for several nodes.
+    """
+    if count == 1:
+        return []
+    from liftpy.cli.cluster.host import node_variables
+
+    return node_variables(settings, count)
+
+
+def _host_nodes(
+    config: Path | None, flags: Mapping[str, Any], context: str | None, variables: list[dict[str, str]]
+) -> list[HostNode]:
+    """The nodes of a host. What the command line says reaches them as variables, which no other user can read."""
+    from liftpy.cli.cluster.host import HostNode
+
+    command = [sys.executable, "-m", "liftpy"]
+    command += [] if context is None else ["--context", context]
+    command += ["server", "--json"]
+    command += [] if config is None else ["--config", str(config)]
+    set_flags = {name: value for name, value in flags.items() if value is not None}
+    given = {f"LIFTPY_{name.replace('.', '_').upper()}": _as_text(value) for name, value in set_flags.items()}
+    return [HostNode(each["LIFTPY_NODE_ID"], command, os.environ | given | each) for each in variables]
+
+
+def _as_text(value: Any) -> str:
+    """How a variable spells the value of a flag."""
+    if isinstance(value, str):
+        return value
+    return ",".join(value) if isinstance(value, (list, tuple)) else str(value).lower()
+
+
+async def _serve_host(settings: NodeConfig, nodes: list[HostNode], *, as_json: bool) -> None:
+    from liftpy.cli.cluster.host import Host
+    from liftpy.cli.cluster.host_pages import host_pages
+    from liftpy_server.admin.http import HttpServer
+    from liftpy_server.listeners.refusals import DoorRefusals
+
+    stop = stop_event()
+    host = Host(settings.node_id, nodes)
+    http = HttpServer(settings.http, DoorRefusals(), host_pages(host))
+    await http.start()
+    try:
+        host.start()
+        stopping = asyncio.ensure_future(stop.wait())
+        up = asyncio.ensure_future(host.wait_up())
+        await asyncio.wait({stopping, up}, return_when=asyncio.FIRST_COMPLETED)
+        if up.done() and as_json:
+            shown = [node.ready | {"pid": node.pid} for node in host.nodes]
+            print_json({"host": settings.node_id, "http_port": http.port, "nodes": shown})
+        up.cancel()
+        await stopping
+    finally:
+        await host.stop()
+        await http.stop()
 
 
 def run_loop(work: Any) -> None:

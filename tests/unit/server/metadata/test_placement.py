@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.events import EVENTS_STREAM
 from liftpy_envelope.stream_config import StreamConfig
-from liftpy_server.metadata.placement import Placement, drain_moves, leader_moves, place
+from liftpy_server.metadata.placement import Placement, drain_moves, leader_moves, place, shared_racks
 from support.examples import examples
 from support.metadata_commands import UUIDS, Cluster, config
 
@@ -38,6 +38,13 @@ def test_replicas_and_leaders_are_spread():
     assert all(len(set(nodes)) == 3 for nodes in assignment)
     assert Counter(nodes[0] for nodes in assignment) == dict.fromkeys("abcde", 2)
     assert Counter(node for nodes in assignment for node in nodes) == dict.fromkeys("abcde", 6)
+
+
+def test_racks_that_replicas_share_are_told():
+    cluster = cluster_of({"a": "h1", "a-2": "h1", "b": "h2", "b-2": "h2", "c": None})
+    assert not shared_racks(cluster.state, place(cluster.state, stream(partitions=10)))
+    assert shared_racks(cluster.state, place(cluster.state, stream(replicas=4))) != []
+    assert shared_racks(cluster.state, place(cluster.state, stream(replicas=5))) == ["h1", "h2"]
 
 
 def test_streams_of_one_partition_are_spread_too():
