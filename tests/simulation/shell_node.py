@@ -332,6 +332,7 @@ class ShellNode(Process):
         self.streams = self.cluster = self.files = self._subscriptions = None
         if power:
             self.boots += 1
+            self.is_damaged |= self.disk.is_lying  # closed segments, too, may be torn, which nobody looks at in a start
             self.disk = self.disk.crash(self.world.rng, self.world.rng.choice(list(Order)))
         else:
             self.disk = self.disk.kill()
