@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench.cluster_workloads import CLUSTER_WORKLOADS
+from bench.host_workload import HOST_WORKLOADS
 from bench.report import plot, save, show
 from bench.rig import Rig
 from bench.row import Plan
@@ -24,7 +25,7 @@ from bench.tier_workloads import TIER_WORKLOADS
 from bench.workloads import WORKLOADS
 
 _OF_SPARK = SPARK_WORKLOADS | SPARK_COMPACT_WORKLOADS
-_APART = CLUSTER_WORKLOADS | TIER_WORKLOADS | _OF_SPARK  # with servers of their own
+_APART = CLUSTER_WORKLOADS | HOST_WORKLOADS | TIER_WORKLOADS | _OF_SPARK  # with servers of their own
 
 
 def measure(home, names, plan, console):
