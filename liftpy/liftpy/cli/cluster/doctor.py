@@ -163,7 +163,7 @@ async def _cluster(lift: Lift) -> AsyncIterator[Finding]:
         yield Finding("cluster", "unknown", str(error), "start the nodes, then run this again")
         return
     problems = problems_of(cluster)
-    text = f"{len(cluster.nodes)} nodes, {cluster.streams} streams, {cluster.partitions} partitions"
+    text = f"nodes: {len(cluster.nodes)}, streams: {cluster.streams}, partitions: {cluster.partitions}"
     if problems:
         yield Finding("cluster", "problem", "; ".join(problems), "see docs/operate/runbooks.md")
     else:

@@ -88,7 +88,7 @@ def judge_clocks(offsets: Mapping[str, tuple[float, float]]) -> Finding:
 def judge_versions(versions: Mapping[str, str]) -> Finding:
     """The versions of liftpy, by node."""
     if len(set(versions.values())) == 1:
-        return Finding("versions", "ok", f"{len(versions)} nodes run {next(iter(versions.values()))}")
+        return Finding("versions", "ok", f"all nodes ({len(versions)}) run {next(iter(versions.values()))}")
     text = ", ".join(f"{node} runs {version}" for node, version in sorted(versions.items()))
     return Finding("versions", "warning", text, "finish the upgrade: all nodes should run one version")
 

@@ -20,7 +20,7 @@ from liftpy_envelope.errors import ConfigError
 from liftpy_server.settings.cluster import PEERS_MAX, Peer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from liftpy_server.settings.config import NodeConfig
 
@@ -141,8 +141,11 @@ class HostNode:
         """What the node said when it was up last."""
         return self._process.ready
 
-    async def run_once(self, up: asyncio.Event) -> str:
-        """Run the process to its end; sets `up` when the node is up. Returns how it ended.
+    async def run_once(self, came_up: Callable[[], None]) -> str:
+        """Run the process to its end. Returns how it ended.
+
+        Args:
+            came_up: Called when the node is up.
 
         Raises:
             OSError: The process cannot be started.
@@ -152,7 +155,7 @@ class HostNode:
         try:
             if await self._process.is_ready():
                 self.http_port = self._process.ready["http_port"]
-                up.set()
+                came_up()
             await self._process.wait_ended()
             await printing
         finally:
@@ -195,6 +198,10 @@ class Host:
         """Wait until every node was up once."""
         await asyncio.gather(*(up.wait() for up in self._ups))
 
+    async def wait_ended(self) -> None:
+        """Wait until nobody looks after the nodes any more: after `stop`, or because of an error, which is raised."""
+        await asyncio.gather(*self._tasks)
+
     async def stop(self) -> None:
         """End all nodes, side by side."""
         self._stopping.set()
@@ -205,25 +212,26 @@ class Host:
     async def _keep(self, node: HostNode, up: asyncio.Event) -> None:
         loop = asyncio.get_running_loop()
         pause_s = _PAUSE_S
-        telling = asyncio.ensure_future(self._tell_up(up))
-        try:
-            while True:
-                started_s = loop.time()
-                try:
-                    end = await node.run_once(up)
-                except OSError as error:
-                    end = f"{node.node_id} cannot be started: {error}"
-                if self._stopping.is_set():
-                    return
-                if loop.time() - started_s > _STABLE_S:
-                    pause_s = _PAUSE_S
-                logger.warning("%s; it is started again in %g s", end, pause_s)
-                if await self._stops_within(pause_s):
-                    return
-                pause_s = min(2 * pause_s, _PAUSE_S_MAX)
-                node.restarts += 1
-        finally:
-            telling.cancel()
+
+        def came_up() -> None:
+            up.set()
+            logger.info("host %s: %s", self.host_id, self.status)
+
+        while True:
+            started_s = loop.time()
+            try:
+                end = await node.run_once(came_up)
+            except OSError as error:
+                end = f"{node.node_id} cannot be started: {error}"
+            if self._stopping.is_set():
+                return
+            if loop.time() - started_s > _STABLE_S:
+                pause_s = _PAUSE_S
+            logger.warning("%s; it is started again in %g s", end, pause_s)
+            if await self._stops_within(pause_s):
+                return
+            pause_s = min(2 * pause_s, _PAUSE_S_MAX)
+            node.restarts += 1
 
     async def _stops_within(self, seconds: float) -> bool:
         try:
@@ -231,10 +239,6 @@ class Host:
                 return await self._stopping.wait()
         except TimeoutError:
             return False
-
-    async def _tell_up(self, up: asyncio.Event) -> None:
-        await up.wait()
-        logger.info("host %s: %s", self.host_id, self.status)
 
     @property
     def status(self) -> str:

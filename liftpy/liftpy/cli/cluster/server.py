@@ -216,13 +216,17 @@ async def _serve_host(settings: NodeConfig, nodes: list[HostNode], *, as_json: b
     try:
         host.start()
         stopping = asyncio.ensure_future(stop.wait())
+        failed = asyncio.ensure_future(host.wait_ended())
         up = asyncio.ensure_future(host.wait_up())
-        await asyncio.wait({stopping, up}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({stopping, failed, up}, return_when=asyncio.FIRST_COMPLETED)
         if up.done() and as_json:
             shown = [node.ready | {"pid": node.pid} for node in host.nodes]
             print_json({"host": settings.node_id, "http_port": http.port, "nodes": shown})
+        await asyncio.wait({stopping, failed}, return_when=asyncio.FIRST_COMPLETED)
         up.cancel()
-        await stopping
+        stopping.cancel()
+        if failed.done():
+            failed.result()  # it can only be an error: nobody has stopped the host
     finally:
         await host.stop()
         await http.stop()

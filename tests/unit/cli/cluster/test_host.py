@@ -98,6 +98,7 @@ async def test_a_node_that_ends_is_started_again_ever_more_slowly(monkeypatch, c
     assert pauses[:3] == [0.01, 0.02, 0.04]
     assert "a (pid" in caplog.text
     assert "ended with code 1" in caplog.text
+    assert caplog.text.count("host a: 1 of 1 nodes are up") >= len(pauses)
     assert "a: gone" in capfd.readouterr().err
     assert node.pid is None
 
