@@ -242,6 +242,8 @@ def test_a_signal_stops_a_process_also_with_a_stop_of_the_caller(background, has
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # interrupted before the call
+# Python itself swallows an interrupt that comes while it calls back for a weak reference, and warns.
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_at_any_moment_of_the_waiting(background):
     """Also while the waiting begins, or ends: what comes out is the interrupt or the result, never something else."""
     random, seen = Random(5), Counter()
