@@ -392,7 +392,7 @@ def test_the_doctor_looks_at_server_nats_and_cluster(cli):
         "versions",
         "clocks",
     } <= set(found)
-    assert found["cluster"]["text"].startswith("1 nodes")
+    assert found["cluster"]["text"].startswith("nodes: 1")
     assert found["versions"]["state"] == found["clocks"]["state"] == "ok"
     assert [check for check, each in found.items() if (each["state"] == "ok") != (not each["advice"])] == []
 
