@@ -28,9 +28,9 @@ from liftpy_client.publisher.outgoing import OutgoingBatch
 from liftpy_client.publisher.resender import Resender
 from liftpy_client.publisher.routes import find_route
 from liftpy_client.sync.background import BackgroundLoop
-from liftpy_envelope.batch import NO_PRODUCER
 from liftpy_spark.connections import nats_failure
 from liftpy_spark.sink.bucket_look import look_in_bucket
+from liftpy_spark.sink.log_scan import LogScan
 from liftpy_spark.sink.target import ChunkRange, ChunkScan, Target
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from liftpy_client.consumer.positions import Position
     from liftpy_client.publisher.routes import Route
     from liftpy_envelope.ack import AckPolicy
+    from liftpy_envelope.batch import BatchHeader
     from liftpy_spark.options.connection import ConnectionOptions
     from liftpy_spark.sink.rows import RowChunk
 
@@ -262,25 +263,16 @@ class StreamTarget(Target):
         self._check(place)
         stop = positions[partition].stop
         assert stop is not None, "it was asked for"
-        sequences: set[int] = set()
-        doubt = ""
-
-        def see(producer: bytes, sequence: int) -> None:
-            nonlocal doubt
-            if producer == producer_id:
-                sequences.add(sequence)
-            elif producer == NO_PRODUCER and place.config.compact:
-                doubt = "it is compacted by key, and batches there have no ids, which compaction takes from them"
-
-        await self._headers(place, positions, options, see)
-        return ChunkScan(max(start, stop), frozenset(sequences), doubt)
+        scan = LogScan(start, producer_id)
+        await self._headers(place, positions, options, scan.see)
+        return scan.result(max(start, stop))
 
     async def _headers(
         self,
         place: StreamPlace,
         positions: dict[int, Position],
         options: ConsumeOptions,
-        see: Callable[[bytes, int], None],
+        see: Callable[[BatchHeader], None],
     ) -> None:
         """Go through the batches up to the stop."""
         buffer = PrefetchBuffer(options.prefetch_bytes)
@@ -289,7 +281,7 @@ class StreamTarget(Target):
         try:
             while (fetched := await buffer.take()) is not None:
                 for batch in fetched.batches:
-                    see(batch.header.producer_id, batch.header.producer_sequence)
+                    see(batch.header)
         finally:
             buffer.close()
             fetching.cancel()
