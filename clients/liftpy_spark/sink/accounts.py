@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_spark.sink.decision import SinkBatch
 
-__all__ = ["Mark", "forget", "mark_of", "settled_below"]
+__all__ = ["Mark", "forget", "mark_before", "mark_of", "settled_below"]
 
 _DELETE_AT_ONCE: Final = 1_000
 
@@ -30,7 +30,8 @@ class Mark(NamedTuple):
     """The mark of a batch that is written.
 
     Attributes:
-        ends: by partition, an offset before which all of the batch is; empty where nobody noted it down.
+        ends: by partition, an offset before which all of the batch is, and all of the batches before it; empty where
+            nobody noted it down.
     """
 
     ends: Mapping[int, int]
@@ -59,6 +60,24 @@ def mark_of(store: ObjectStore, batch: SinkBatch) -> Mark | None:
         return Mark.decode(store.get(batch.done_key).body)
     except ObjectMissingError:
         return None
+
+
+def mark_before(store: ObjectStore, batch: SinkBatch) -> tuple[int, Mark] | None:
+    """The newest mark of the application's batches before this one, and whose it is: batches without rows have none.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    number = batch.number - 1
+    if number < 0:
+        return None
+    mark = mark_of(store, batch.at(number))  # that of most queries: a list has up to a thousand keys
+    if mark is None:
+        keys = (entry.key.removeprefix(batch.commits_prefix) for entry in store.list(batch.commits_prefix))
+        found = (key.removesuffix(".done") for key in keys if key.endswith(".done"))
+        number = max((int(each) for each in found if each.isdigit() and int(each) < number), default=-1)
+        mark = None if number < 0 else mark_of(store, batch.at(number))
+    return None if mark is None else (number, mark)
 
 
 def settled_below(store: ObjectStore, batch: SinkBatch) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from liftpy_bucket.errors import StoreError, TakenError
 from liftpy_bucket.store.conditional import create_once
 from liftpy_client.elapsed import ElapsedClock
-from liftpy_spark.sink.accounts import Mark, mark_of, settled_below
+from liftpy_spark.sink.accounts import Mark, mark_before, mark_of, settled_below
 from liftpy_spark.sink.applying import apply
 from liftpy_spark.sink.decision import Decision
 from liftpy_spark.sink.errors import BatchMismatchError, SinkModeError, StagingDamagedError, StagingDirectoryError
@@ -123,18 +123,21 @@ class _Execution:
         self._nonce = nonce
         self._clock = clock
         self._strict = strict
+        self._reached: dict[int, int] = {}  # by the batches before
 
     async def commit(self, staged: StagedRows) -> BatchCommit:
-        if not staged.sections:
-            # There is nothing to decide. Another execution may have had rows, and been interrupted.
-            if not await self._exists(self._batch.decision_key):
-                return BatchCommit(0, 0)
-            return await self._resume(staged, await self._target.ends())
+        if not staged.sections and not await self._exists(self._batch.decision_key):
+            return BatchCommit(0, 0)
         since_s = self._clock()
         ends, below, before = await asyncio.gather(
-            self._target.ends(), self._in_thread(settled_below), self._mark_before()
+            self._target.ends(), self._in_thread(settled_below), self._in_thread(mark_before)
         )
+        if not staged.sections:
+            # There is nothing to decide. Another execution had rows, and may have been interrupted.
+            self._reached = _reached(before, ends)
+            return await self._resume(staged, ends)
         ends = await self._ends_behind(before, ends)
+        self._reached = _reached(before, ends)
         try:
             await asyncio.to_thread(self._place.check, staged.sections)
         except StagingDirectoryError:
@@ -162,15 +165,13 @@ class _Execution:
             return await self._commit_old(staged, ends)
         return await self._finish(decision, self._place, since_s)
 
-    async def _mark_before(self) -> Mark | None:
-        if not self._batch.number:
-            return None
-        return await asyncio.to_thread(mark_of, self._store, self._batch.previous)
-
-    async def _ends_behind(self, before: Mark | None, ends: Sequence[int]) -> Sequence[int]:
-        """The ends, which are not before those of the batch before, unless records are gone."""
+    async def _ends_behind(self, before: tuple[int, Mark] | None, ends: Sequence[int]) -> Sequence[int]:
+        """The ends, which are not before those of the batches before, unless records are gone."""
+        if before is None:
+            return ends
+        number, mark = before
         waited_s = 0.0
-        while lost := _lost(before, ends):
+        while lost := _lost(mark, ends):
             if waited_s < self._target.settle_s:
                 await asyncio.sleep(_PAUSE_S)  # a new leader has yet to learn what is committed
                 waited_s += _PAUSE_S
@@ -178,7 +179,7 @@ class _Execution:
                 continue
             batch = self._batch
             self._mismatch(
-                f"{batch}: batch {batch.number - 1} was written up to {lost}: records of it are gone. Was the cluster "
+                f"{batch}: what was written up to batch {number} reached {lost}: records are gone. Was the cluster "
                 "restored to an earlier state, or the log recovered without its end? Nothing of this batch is written. "
                 "To write again what is gone, delete the objects of the batches that lost records, and of all later "
                 f"ones, below {batch.commits_prefix} in the bucket, and start from a checkpoint of before them; what "
@@ -277,7 +278,7 @@ class _Execution:
                 "a new checkpoint"
             ) from None
         try:
-            await self._create(batch.done_key, Mark(applied.ends).encode())
+            await self._create(batch.done_key, Mark({**self._reached, **applied.ends}).encode())
         except TakenError:
             logger.info("%s was finished by another execution, too", batch)
         await self._clear(place)
@@ -304,9 +305,15 @@ class _Execution:
         await asyncio.to_thread(create_once, self._store, key, body, self._nonce)
 
 
-def _lost(mark: Mark | None, ends: Sequence[int]) -> str:
-    """In which partition a batch was written behind what is now the end, in words; "" for none."""
-    for partition, end in () if mark is None else sorted(mark.ends.items()):
+def _reached(before: tuple[int, Mark] | None, ends: Sequence[int]) -> dict[int, int]:
+    """How far the batches before reach, by partition; what is gone, and was accepted as such, counts no longer."""
+    known = {} if before is None else before[1].ends
+    return {partition: min(end, ends[partition]) for partition, end in known.items() if partition < len(ends)}
+
+
+def _lost(mark: Mark, ends: Sequence[int]) -> str:
+    """In which partition was written behind what is now the end, in words; "" for none."""
+    for partition, end in sorted(mark.ends.items()):
         if partition < len(ends) and ends[partition] < end:
             return f"offset {end} of partition {partition}, which ends at {ends[partition]} now"
     return ""

@@ -88,10 +88,9 @@ class SinkBatch:
         """Whether it is the only batch of an application whose id was made up for it."""
         return re.fullmatch(f"{SINGLE}[0-9a-f]{{32}}", self.application) is not None
 
-    @property
-    def previous(self) -> SinkBatch:
-        """The application's batch before this one."""
-        return replace(self, number=self.number - 1)
+    def at(self, number: int) -> SinkBatch:
+        """Another one of the application's batches."""
+        return replace(self, number=number)
 
     @property
     def staging_prefix(self) -> str:

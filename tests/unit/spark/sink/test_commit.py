@@ -266,7 +266,7 @@ async def test_leftovers_are_collected_but_for_those_that_may_be_needed(new_worl
     await world.execute(ROWS, 2, batches[0])
     for batch in (batches[0], batches[1]):
         put(world, f"{batch.staging_prefix}00000-{'e' * 32}.arrows", b"a")  # a task that failed, or was late
-    world.at = {world.effects + 4: world.crash}
+    world.at = {world.effects + 6: world.crash}
     with pytest.raises(Crash):
         await world.execute(ROWS, 2, batches[2])
     needed = {entry.key for entry in world.place().entries(batches[2].staging_prefix)}
@@ -337,7 +337,7 @@ async def test_a_batch_that_is_forgotten_while_its_driver_sleeps_is_not_written_
 
 async def test_a_batch_that_was_interrupted_is_never_forgotten(new_world):
     world = new_world()
-    world.at = {world.effects + 4: world.crash}
+    world.at = {world.effects + 5: world.crash}
     with pytest.raises(Crash):
         await world.execute(ROWS, 2, batch_of(2))
     world.at = {}
@@ -438,6 +438,34 @@ async def test_records_that_a_restore_has_taken_are_missed_by_the_next_batch(new
     await world.execute(MORE, 2, batch_of(1))
     world.strict = True
     await world.execute(MORE, 2, batch_of(2))
+
+
+async def test_records_that_a_restore_has_taken_are_missed_by_a_batch_that_follows_batches_without_rows(new_world):
+    world = new_world()
+    await world.execute(ROWS, 3)
+    await world.execute([], 2, batch_of(1))
+    world.cut(1, keep=1)
+    with pytest.raises(BatchMismatchError, match=r"batch 3 of .*batch 0 .* partition 1, .* are gone.*failOnM"):
+        await world.execute(MORE, 2, batch_of(3))
+    assert not world.memory_has(batch_of(3).decision_key)
+
+
+async def test_records_that_a_restore_has_taken_are_missed_where_the_last_batches_wrote_to_other_partitions(new_world):
+    world = new_world()
+    await world.execute(ROWS, 3)
+    chunks = len(world.logs[1])
+    elsewhere = {value for _, _, values in world.logs[0] for value in values}
+    key = next(key for key, value in ROWS if value in elsewhere)
+    for number in (1, 2):
+        await world.execute([(key, b"more")], 1, batch_of(number))
+    assert len(world.logs[1]) == chunks
+    world.cut(1, keep=1)
+    with pytest.raises(BatchMismatchError, match=r"batch 3 of .* partition 1, .* are gone.*failOnM"):
+        await world.execute(MORE, 2, batch_of(3))
+    world.strict = False
+    await world.execute(MORE, 2, batch_of(3))
+    world.strict = True
+    await world.execute(MORE, 2, batch_of(4))
 
 
 async def test_a_mark_that_somebody_made_by_hand_counts(new_world):
