@@ -278,7 +278,7 @@ class ShellFaults(StagedFaults):
         node = self._any()
         if node.is_up:
             node.kill()
-        node.is_damaged = False
+        node.is_damaged = node.may_be_torn = False
         node.disk.delete_directory(ROOT / "streams" if self._world.rng.random() < 0.5 else ROOT)
         node.is_doubtful = True
         for model in self._world.models:

@@ -285,6 +285,8 @@ class ShellModel:
             try:
                 records = records_in(data)
             except LiftError as error:
+                if node.may_be_torn:
+                    node.is_damaged = node.is_doubtful = True
                 if not node.is_damaged:
                     raise ViolationError(f"{node.node_id} has {segment.path}: {error}") from error
                 records = _legible(data, segment.base_offset, segment.next_offset)

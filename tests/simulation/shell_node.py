@@ -162,6 +162,8 @@ class ShellNode(Process):
 
     Attributes:
         is_doubtful: its disk lost, or holds wrong, what it promised to keep, and the cluster was not told yet.
+        is_damaged: something on its disk is illegible.
+        may_be_torn: the power went while its disk lied about syncs: what turns out to be illegible, that did.
     """
 
     def __init__(self, world: ShellWorld, node_id: str) -> None:
@@ -170,7 +172,7 @@ class ShellNode(Process):
         self.node_id = node_id
         self.disk = SimDisk()
         self.is_doubtful = False
-        self.is_damaged = False
+        self.is_damaged = self.may_be_torn = False
         self.clock_offset_ns = 0
         self.sync_us = 1 * MS
         self.resumed_us = -1 * S
@@ -332,7 +334,7 @@ class ShellNode(Process):
         self.streams = self.cluster = self.files = self._subscriptions = None
         if power:
             self.boots += 1
-            self.is_damaged |= self.disk.is_lying  # closed segments, too, may be torn, which nobody looks at in a start
+            self.may_be_torn |= self.disk.is_lying  # closed segments, too, which nobody looks at in a start
             self.disk = self.disk.crash(self.world.rng, self.world.rng.choice(list(Order)))
         else:
             self.disk = self.disk.kill()

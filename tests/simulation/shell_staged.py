@@ -145,7 +145,8 @@ class StagedFaults(Trouble):
             self._copies_to_lose -= 1
             node.kill()
             node.disk.delete_directory(ROOT / "streams" / f"s.{UUID}" / str(number))
-            node.is_damaged, node.is_doubtful = False, True
+            node.is_damaged = node.may_be_torn = False
+            node.is_doubtful = True
             world.models[number].loses(node)
             node.start()
             self._later(2 * S, metadata.deliver_late)
