@@ -7,7 +7,7 @@ from collections import Counter
 
 import pyarrow as pa
 import pytest
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import AnalysisException, StreamingQueryException
 
 from support.spark_streaming import TIMEOUT_S, Query, create, publish, stored
 from support.spark_system import eventually
@@ -144,3 +144,8 @@ def test_a_view_of_sql(spark, system, streams):
         assert {tuple(row) for row in counted} == set(Counter(r[1] for r in expected(system, ["p-3"])).items())
     finally:
         spark.catalog.dropTempView("of_sql")
+
+
+def test_a_table_of_sql_is_refused_with_what_works_instead(spark, system):
+    with pytest.raises(AnalysisException, match="make a view: CREATE TEMPORARY VIEW"):
+        spark.sql(f"CREATE TABLE of_sql USING liftpy OPTIONS (servers '{system.url}', subscribe 'p-3')")

@@ -10,7 +10,12 @@ from liftpy_spark.options.names import SINK_OPTIONS, SOURCE_OPTIONS
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["hint_for"]
+__all__ = ["NO_TABLE", "hint_for"]
+
+NO_TABLE: Final = (
+    "CREATE TABLE keeps no options of a data source in Python; make a view: "
+    "CREATE TEMPORARY VIEW v USING liftpy OPTIONS (servers '...', subscribe '...')"
+)
 
 _NO_PATH: Final = "load() and save() take no path here; streams are named by options of their own"
 _STREAM: Final = "what to write to is said by 'stream', what to read by 'subscribe'"
@@ -42,6 +47,8 @@ _HINTS: Final = {
     "user": _OF_NATS,
     "username": _OF_NATS,
     "password": _OF_NATS,
+    "owner": NO_TABLE,
+    "provider": NO_TABLE,
     "token": _OF_NATS,
     "nkey": _OF_NATS,
 }

@@ -10,6 +10,7 @@ from liftpy_envelope.errors import NameInvalidError, SubjectInvalidError
 from liftpy_envelope.names import check_name
 from liftpy_envelope.subject import check_patterns
 from liftpy_spark.options.connection import ConnectionOptions
+from liftpy_spark.options.hints import NO_TABLE
 from liftpy_spark.options.names import CONNECTION_ALIASES, SOURCE_OPTIONS
 from liftpy_spark.options.offsets import EARLIEST, LATEST, parse_numbers, parse_partitions
 from liftpy_spark.options.values import OptionError, Options
@@ -129,7 +130,8 @@ def _check_limits(options: Options) -> None:
         raise OptionError("maxBytesPerTrigger", "Spark takes one limit: leave out maxOffsetsPerTrigger, or this one")
     ways = [name for name in ("subscribe", "subscribePattern", "assign") if name in options]
     if not ways:
-        raise OptionError("subscribe", "name the stream to read, or give subscribePattern or assign instead")
+        to_do = "name the stream to read, or give subscribePattern or assign instead"
+        raise OptionError("subscribe", f"{to_do}. {NO_TABLE}")
     if len(ways) > 1:
         raise OptionError(ways[1], f"{ways[0]} is given, too; give one of them")
 

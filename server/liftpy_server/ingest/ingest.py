@@ -46,7 +46,7 @@ class Ingest:
         outbox: flushed after every pass.
         hand_back: takes the lines that are not messages.
         call_later: schedules a pass, as `loop.call_later` does.
-        on_broken: told why a chunk can not be parsed: nothing more can be read from this connection.
+        on_broken: told why a chunk can not be taken: nothing more can be read from this connection.
 
     Attributes:
         bindings: where the messages of a subscription go, by subscription id.
@@ -107,27 +107,32 @@ class Ingest:
         self._parser.reset()
 
     def _pass_on(self, data: bytes) -> None:
-        for piece in (data,) if self.marks is None else self.marks.pieces(data):
-            self._pass_on_piece(piece)
+        try:
+            for piece in (data,) if self.marks is None else self.marks.pieces(data):
+                self._pass_on_piece(piece)
+        except Exception as error:
+            logger.exception("what the NATS server sent can not be taken: the connection is made anew")
+            self._parser.reset()
+            self._on_broken(f"what the NATS server sent could not be taken: {error!r}")
 
     def _pass_on_piece(self, data: bytes) -> None:
         """Parse, append, and send the acks that are due."""
         started = self._clock.monotonic()
-        try:
-            runs, control = self._parser.feed(data)
-        except Exception as error:
-            logger.exception("what the NATS server sent can not be parsed: the connection is made anew")
-            self._parser.reset()
-            self._on_broken(f"what the NATS server sent could not be parsed: {error!r}")
-            return
+        runs, control = self._parser.feed(data)
         if runs:
             messages = self._deliver(runs)
-            self._outbox.flush()
+            self._send_acks(started)
             if len(runs) >= LINGER_RUNS_MIN and _is_spread(runs, messages):
                 ended = self._clock.monotonic()
                 self._not_before = ended + min(ended - started, INGEST_LINGER_S_MAX)
         if control:
             self._hand_back(control)
+
+    def _send_acks(self, started_s: float) -> None:
+        try:
+            self._outbox.flush()
+        except Exception as error:  # noqa: BLE001 - the messages are in the log, and publishers without an ack ask again
+            self._warnings.tell("sending acks", f"acks can not be sent now: {error!r}", started_s, error=error)
 
     def _deliver(self, runs: list[tuple[int, Run]]) -> int:
         now_ns, started_s = self._clock.now_ns(), self._clock.monotonic()

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_server.ingest.ingest import Ingest
+from liftpy_server.ingest.marks import Marks
 from liftpy_server.partition.outbox import Outbox
 from liftpy_server.settings.limits import (
     INGEST_LINGER_BYTES_MAX,
@@ -19,6 +20,8 @@ from liftpy_server.settings.limits import (
 from support.examples import examples
 from support.nats_frames import cut, encode_all, header_block, msg
 from support.server_kit import SetClock
+
+MARK = msg(b"LIFT.NODE.MARK", b"m token", sid=99)
 
 
 class Bench:
@@ -281,8 +284,37 @@ def test_what_can_not_be_parsed_ends_the_connection(monkeypatch):
     """Nobody knows for whom it was; who owns the connection writes down a gap for everybody."""
     monkeypatch.setattr(bench.ingest._parser, "feed", fails)
     bench.ingest.receive(b"MSG a 1 1\r\nv\r\n")
-    assert bench.broken == ["what the NATS server sent could not be parsed: ZeroDivisionError('told to')"]
+    assert bench.broken == ["what the NATS server sent could not be taken: ZeroDivisionError('told to')"]
     assert bench.missed == []
+
+
+def test_acks_that_can_not_be_written_cost_no_message_of_the_chunk(caplog):
+    """Here a mark cuts the chunk; the pieces behind it are taken, at once or put off."""
+    bench = Bench()
+    marks = bench.ingest.marks = Marks()
+    marks.expect("m", lambda _token: None)
+    bench.ingest.bindings[99] = marks
+    bench.ingest._outbox = Outbox(fails)
+    bench.ingest._outbox.add(b"ack")
+    bench.ingest.receive(encode_all([msg(b"a", b"1", sid=1), MARK, msg(b"a", b"2", sid=1)]))
+    assert (bench.heard[1], bench.broken) == ([b"1", b"2"], [])
+    assert "acks can not be sent now" in caplog.text
+
+
+@pytest.mark.parametrize("put_off", [False, True])
+def test_an_error_at_lines_between_messages_ends_the_connection(monkeypatch, put_off):
+    """What comes behind is not taken, and who owns the connection writes down a gap for everybody."""
+    bench = Bench()
+    marks = bench.ingest.marks = Marks()
+    marks.expect("m", lambda _token: None)
+    bench.ingest.bindings[99] = marks
+    if put_off:
+        bench.ingest.receive(wide())
+    monkeypatch.setattr(bench.ingest, "_hand_back", fails)
+    bench.ingest.receive(b"PONG\r\n" + encode_all([MARK, msg(b"a", b"2", sid=1)]))
+    if put_off:
+        bench.fire()
+    assert bench.broken == ["what the NATS server sent could not be taken: ZeroDivisionError('told to')"]
 
 
 def test_an_error_while_one_partition_settles_costs_the_others_nothing(caplog):

@@ -116,6 +116,8 @@ def test_who_comes_from_kafka_is_told_what_to_do(name, said):
         ("checkpointLocation", "a checkpoint is of a streaming query: give it to df.writeStream"),
         ("outputMode", "it is no option: df.writeStream.outputMode('append')"),
         ("mode", "it is no option: df.write.mode('append')"),
+        ("provider", "CREATE TABLE keeps no options of a data source in Python; make a view: CREATE TEMPORARY VIEW"),
+        ("owner", "make a view: CREATE TEMPORARY VIEW"),
         ("user", "credentials of NATS are in the file of 'credentialsFile', or in a 'context' of the nats CLI"),
         ("password", "credentials of NATS are in the file"),
         ("token", "credentials of NATS are in the file"),
@@ -229,6 +231,7 @@ def test_what_means_nothing_is_told(given, said):
 def test_what_is_missing_is_told():
     assert "say where NATS is" in without("servers")
     assert "name the stream to read" in without("subscribe")
+    assert "CREATE TABLE keeps no options" in without("subscribe")
     assert "is not a regular expression" in without("subscribe", subscribePattern="(")
     assert "names no stream" in without("subscribe", assign="[]")
     assert "are not partitions" in without("subscribe", assign='{"orders": [-1]}')
