@@ -173,7 +173,7 @@ class ShellModel:
         self.may_lose = False  # more copies were lost than the promise allows
         self.has_lost = False
         self.needs_word = False  # whatever is lost, the metadata know that there was something
-        self.may_forget_ids = False  # fewer are remembered than come within the window
+        self.may_forget_ids = False  # some come again when they are not remembered any more
         self.stored_twice = 0
         self._appended: dict[tuple[int, int], tuple[int, int]] = {}  # (number, offset) -> when, and the window then
         self._number = number

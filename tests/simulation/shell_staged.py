@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import errno
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from liftpy_envelope.batch import HEADER_SIZE, read_header
 from liftpy_envelope.columns import Column
-from liftpy_log.compaction.compact import CompactionConfig, compact, plan_compaction
+from liftpy_log.compaction.compact import compact, plan_compaction
 from liftpy_log.errors import PartitionOfflineError, SegmentCorruptError, StorageFullError
 from liftpy_log.opening import check_batches
+from liftpy_server.compaction.compactor import compaction_config
 from simulation.metadata import UUID
 from simulation.model import ViolationError
 from simulation.scheduler import MS, S
@@ -379,8 +381,11 @@ class StagedFaults(Trouble):
         partition = node.partition(number)
         if partition is None or partition.log.failure is not None:
             return
-        config = CompactionConfig(
-            min_dirty_ratio=0.0, segment_bytes=4 * self._world.segment_bytes, delete_retention_ns=keep_ns
+        config = replace(
+            compaction_config(partition.stream.config),
+            min_dirty_ratio=0.0,
+            segment_bytes=4 * self._world.segment_bytes,
+            delete_retention_ns=keep_ns,
         )
         try:
             plan = plan_compaction(partition.log.compaction, partition.high_watermark, node.wall_ns(), config)

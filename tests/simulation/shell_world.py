@@ -48,6 +48,7 @@ __all__ = ["ShellResult", "ShellWorld", "run_shell"]
 TROUBLE_US = 5 * S
 PEACE_US = 40 * S
 STEADY_US = 1 * S
+DEDUPE_WINDOW_S = 3  # of a stream with key compaction, which leaves what is younger
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ class ShellWorld:
         for model in self.models:
             model.trace = self._trace
             model.may_lose = self.copies_to_lose >= self.min_isr
-            model.may_forget_ids = ids_max is not None
+            model.may_forget_ids = ids_max is not None or self.has_keys
         self._owners: dict[int, Any] = {}
         self._violation: ViolationError | None = None
 
@@ -330,6 +331,8 @@ class ShellWorld:
             "compact": self.has_keys,
         }
         config |= {"replicas": 3, "observers": self.observers, "min_isr": self.min_isr}
+        if self.has_keys:
+            config["dedupe_window_s"] = DEDUPE_WINDOW_S
         if self._ids_max is not None:
             config["dedupe_ids_max"] = self._ids_max
         first = "abcabc"

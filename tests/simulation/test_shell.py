@@ -40,6 +40,7 @@ def test_whatever_can_go_wrong_does():
         seen += run_shell(seed, only=frozenset({"compact", "pause", "kill_leader"})).seen
         seen += run_shell(seed, only=frozenset({"reassign", "lying_syncs"})).seen
         seen += run_shell(seed, only=frozenset({"full_failover"})).seen
+        seen += run_shell(seed, only=frozenset({"miss_tombstone"}), trouble_us=12 * S).seen
     expected = {"compacted away", "tombstones dropped", "reassign_partitions", "no room in the middle", "lying_syncs"}
     assert expected - {what for what, count in seen.items() if count} == set()
 

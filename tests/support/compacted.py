@@ -140,7 +140,8 @@ class KeyedLog:
         return plan if plan.segments else None
 
     def compaction(self, **given):
-        return CompactionConfig(**{"segment_bytes": self.config.segment_bytes, "min_dirty_ratio": 0.0, **given})
+        usual = {"dedupe_window_ns": 0, "segment_bytes": self.config.segment_bytes, "min_dirty_ratio": 0.0}
+        return CompactionConfig(**(usual | given))
 
     def compact(self, config=None, limit=None, now=None, owner=None, pause=lambda _: None):
         """Run a pass; None when there is nothing to do."""

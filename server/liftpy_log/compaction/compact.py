@@ -44,9 +44,9 @@ class CompactionConfig:
     """How a log is compacted.
 
     Attributes:
-        min_lag_ns: a segment with a younger record is not touched.
-        dedupe_window_ns: nor is one with a record that is younger than this before the newest record; so all that
-            deduplication asks about is there as it was.
+        dedupe_window_ns: a segment with a record that is younger than this before the newest record is not touched; so
+            all that deduplication asks about is there as it was.
+        min_lag_ns: nor is one with a younger record than this.
         delete_retention_ns: how long tombstones stay after they were first found to be the last of their key.
         min_dirty_ratio: share of the log that must be dirty before a pass pays.
         segment_bytes: small neighbours are merged up to this size.
@@ -55,8 +55,8 @@ class CompactionConfig:
         codec: `lz4` or `zstd`, for batches made of compressed ones.
     """
 
+    dedupe_window_ns: int
     min_lag_ns: int = 0
-    dedupe_window_ns: int = 0
     delete_retention_ns: int = 86_400 * 10**9
     min_dirty_ratio: float = 0.5
     segment_bytes: int = 256 * 1024 * 1024

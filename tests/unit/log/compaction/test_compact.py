@@ -409,7 +409,7 @@ def test_the_write_ahead_log_does_not_write_into_compacted_segments(order):
         node.round()
     assert node.disk.files(".wal"), "which speaks of segments that are closed by now"
     (log,) = node.logs
-    config = CompactionConfig(segment_bytes=3_000)
+    config = CompactionConfig(dedupe_window_ns=0, segment_bytes=3_000)
     plan = plan_compaction(log.compaction, log.log_end, node.now, config)
     assert compact(node.disk, plan, config, log.compaction, seed=SEED, pause=lambda _: None).is_complete
     assert log.segments[0].generation > 0

@@ -64,7 +64,7 @@ class Life:
     def compact(self, killed_after=None):
         """Run a pass; it may be killed when it has read so many times."""
         log = self.kit.log
-        config = CompactionConfig(min_dirty_ratio=0.0, segment_bytes=6_000)
+        config = CompactionConfig(dedupe_window_ns=0, min_dirty_ratio=0.0, segment_bytes=6_000)
         plan = plan_compaction(log.compaction, self.kit.partition.high_watermark, self.kit.clock.now_ns(), config)
         if plan is None:
             return

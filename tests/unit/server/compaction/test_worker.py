@@ -20,7 +20,7 @@ PATHS = st.sampled_from(["/data/0/1.log", "/d\xe4ta/\udcff/2.log", "/a b/\n.log"
 SEALED = st.builds(SealedSegment, PATHS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
 NEW = st.builds(CleanedSegment, PATHS, *[NUMBERS] * 7)
 CLEANED = st.builds(Cleaned, NUMBERS, NUMBERS, NUMBERS, st.lists(st.tuples(NUMBERS, NUMBERS), max_size=3).map(tuple))
-CONFIG = CompactionConfig(min_lag_ns=5, codec="lz4")
+CONFIG = CompactionConfig(dedupe_window_ns=7, min_lag_ns=5, codec="lz4")
 
 
 @given(st.lists(SEALED, max_size=3), NEW, CLEANED, NUMBERS)

@@ -42,7 +42,10 @@ def overwrite(kit, count, keys=7, first=0, nodes=None, leader="a"):
 def compacted(side, delete_retention_s=86_400.0):
     """Run a pass over what is committed."""
     config = CompactionConfig(
-        min_dirty_ratio=0.0, segment_bytes=SEGMENT_BYTES * 10, delete_retention_ns=int(delete_retention_s * 1e9)
+        dedupe_window_ns=0,
+        min_dirty_ratio=0.0,
+        segment_bytes=SEGMENT_BYTES * 10,
+        delete_retention_ns=int(delete_retention_s * 1e9),
     )
     log = side.partition.log
     plan = plan_compaction(log.compaction, side.partition.high_watermark, log.last_timestamp, config)
