@@ -114,6 +114,15 @@ def _were_alike(found: list[Record], records: list[Record]) -> bool:
     )
 
 
+class _Appended(NamedTuple):
+    """When a leader appended a record, by the clock and by the log, and for how long it remembers ids then."""
+
+    at_ns: int
+    log_time_ns: int
+    known_ns: int
+    is_shortened: bool
+
+
 class Copy:
     """What is known of one node's log.
 
@@ -175,7 +184,7 @@ class ShellModel:
         self.needs_word = False  # whatever is lost, the metadata know that there was something
         self.may_forget_ids = False  # some come again when they are not remembered any more
         self.stored_twice = 0
-        self._appended: dict[tuple[int, int], tuple[int, int]] = {}  # (number, offset) -> when, and the window then
+        self._appended: dict[tuple[int, int], _Appended] = {}  # by number and offset
         self._number = number
         self._min_isr = min_isr
         self._copies = {node: Copy() for node in nodes}
@@ -393,19 +402,25 @@ class ShellModel:
 
     def _note_window(self, node: ShellNode, partition: Partition, begin: int, records: list[Record]) -> None:
         """A leader appended records."""
-        known_ns = partition.dedupe.known_ns(partition.age_now_ns())
+        age_ns = partition.age_now_ns()
+        known_ns = partition.dedupe.known_ns(age_ns)
         now_ns = node.world.scheduler.now_us * 1_000
         for offset, record in enumerate(records, begin):
-            self._appended[record.number, offset] = now_ns, known_ns
+            self._appended[record.number, offset] = _Appended(
+                now_ns, age_ns, known_ns, known_ns < partition.dedupe.window_ns
+            )
 
     def _was_forgotten(self, number: int, first: int, offset: int) -> bool:
         """Whether a message that is stored again is older than ids that its leader said it remembers."""
         if not self.may_forget_ids:
             return False
-        stored_ns, _ = self._appended[number, first]
-        again_ns, known_ns = self._appended[number, offset]
+        stored, again = self._appended[number, first], self._appended[number, offset]
         self.stored_twice += 1
-        return again_ns - stored_ns + _BEHIND_NS >= known_ns
+        elapsed_ns = again.at_ns - stored.at_ns
+        if elapsed_ns + _BEHIND_NS >= again.known_ns:
+            return True
+        stood_ns = 0 if again.is_shortened else int(_SILENT_S * 1e9)  # log time stands while nobody leads
+        return min(again.log_time_ns - stored.log_time_ns, elapsed_ns + stood_ns) >= again.known_ns
 
     def _undamaged(self, offset: int) -> Record:
         """What is at an offset, as another replica knows that is in the ISR with the one that is damaged."""
