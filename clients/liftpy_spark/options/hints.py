@@ -47,10 +47,10 @@ _HINTS: Final = {
     "user": _OF_NATS,
     "username": _OF_NATS,
     "password": _OF_NATS,
-    "owner": NO_TABLE,
-    "provider": NO_TABLE,
     "token": _OF_NATS,
     "nkey": _OF_NATS,
+    "owner": NO_TABLE,
+    "provider": NO_TABLE,
 }
 """By names in lower case."""
 

@@ -66,6 +66,11 @@ class Bench:
     def _call_later(self, delay_s, action):
         self.timers.append((delay_s, action))
 
+    def expect_marks(self):
+        """From now on chunks are cut in front of `MARK`."""
+        marks = self.ingest.marks = self.ingest.bindings[99] = Marks()
+        marks.expect("m", lambda _token: None)
+
     def fire(self):
         """Let the oldest timer's time come."""
         delay_s, action = self.timers.pop(0)
@@ -289,11 +294,9 @@ def test_what_can_not_be_parsed_ends_the_connection(monkeypatch):
 
 
 def test_acks_that_can_not_be_written_cost_no_message_of_the_chunk(caplog):
-    """Here a mark cuts the chunk; the pieces behind it are taken, at once or put off."""
+    """Nor of the piece behind a mark."""
     bench = Bench()
-    marks = bench.ingest.marks = Marks()
-    marks.expect("m", lambda _token: None)
-    bench.ingest.bindings[99] = marks
+    bench.expect_marks()
     bench.ingest._outbox = Outbox(fails)
     bench.ingest._outbox.add(b"ack")
     bench.ingest.receive(encode_all([msg(b"a", b"1", sid=1), MARK, msg(b"a", b"2", sid=1)]))
@@ -305,9 +308,7 @@ def test_acks_that_can_not_be_written_cost_no_message_of_the_chunk(caplog):
 def test_an_error_at_lines_between_messages_ends_the_connection(monkeypatch, put_off):
     """What comes behind is not taken, and who owns the connection writes down a gap for everybody."""
     bench = Bench()
-    marks = bench.ingest.marks = Marks()
-    marks.expect("m", lambda _token: None)
-    bench.ingest.bindings[99] = marks
+    bench.expect_marks()
     if put_off:
         bench.ingest.receive(wide())
     monkeypatch.setattr(bench.ingest, "_hand_back", fails)

@@ -52,10 +52,8 @@ def in_file(side):
 
 
 def compacted(side):
-    log, config = (
-        side.partition.log,
-        CompactionConfig(dedupe_window_ns=0, min_dirty_ratio=0.0, segment_bytes=SEGMENT_BYTES * 10),
-    )
+    log = side.partition.log
+    config = CompactionConfig(dedupe_window_ns=0, min_dirty_ratio=0.0, segment_bytes=SEGMENT_BYTES * 10)
     side.partition.save_ordered()
     plan = plan_compaction(log.compaction, side.partition.high_watermark, log.last_timestamp, config)
     assert compact(side.kit.disk, plan, config, log.compaction, seed=bytes(32), pause=lambda _: None).is_complete
