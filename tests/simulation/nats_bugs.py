@@ -26,7 +26,7 @@ from liftpy_server.ingest.connection import IngestConnection
 from liftpy_server.nats.connection import NatsConnection
 from liftpy_server.replication.host.replica_host import ReplicaHost
 from liftpy_server.streams.opening import StreamOpening
-from simulation.scheduler import S
+from simulation.scheduler import MS, S
 from simulation.shell_bugs import Bug, _faults
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ __all__ = ["BUGS", "planted"]
 _OPEN, _CLOSE, _END = PartitionGaps.open, PartitionGaps.close, NatsConnection.end
 _MARK = Taking._mark
 _RELEASE = _HeldPartition.release
+_REACHED = ServerChange._reached
 
 
 def _whole_when_heard(opening: Any, _stream: Any, _partition: Any) -> float:
@@ -50,6 +51,13 @@ def _ends_with_answers(connection: Any, cause: str) -> None:
         for question in connection.questions:
             connection.on_answer(question)
     _END(connection, cause)
+
+
+def _heard_although_held(binding: Any, asked_s: float) -> None:
+    """What is held counts as stored."""
+    for partition in binding.partitions.values():
+        partition.heard_s = asked_s
+        partition.gaps.heard(asked_s)
 
 
 async def _recorded_by_nobody(_recorder: Any, due: Any) -> None:
@@ -118,6 +126,11 @@ async def _at_once(*_: Any) -> None:
 async def _reached_at_once(*_: Any) -> bool:
     """Marks are not waited for."""
     return True
+
+
+async def _reached_but_the_last(change: Any, servers: Any, what: str) -> bool:
+    """Nobody waits until the new server has brought what the old one did."""
+    return what == "last" or await _REACHED(change, servers, what)
 
 
 def _released_whole(partition: Any, _stored: Any) -> None:
@@ -201,6 +214,11 @@ BUGS: dict[str, Bug] = {
         [(Holding, "append", _append_unguarded)],
         _faults("hand_over", "error_in_handover"),
     ),
+    "what a leader holds counts as stored when NATS answers": Bug(
+        [(Binding, "heard", _heard_although_held)],
+        _faults("kill_in_handover", "slow_disk"),
+        seed=3,
+    ),
     "the next leader does not hold": Bug(
         [(Holding, "append", _append_nothing)],
         _faults("hand_over"),
@@ -233,6 +251,11 @@ BUGS: dict[str, Bug] = {
         [(ServerChange, "_reached", _reached_at_once), (ServerChange, "_level", _reached_at_once)],
         _faults("lame_duck"),
         seed=12,
+    ),
+    "what the old server brought last is not waited for at the new one": Bug(
+        [(ServerChange, "_reached", _reached_but_the_last)],
+        _faults("lame_duck", lag_us=150 * MS),
+        seed=20,
     ),
     "a server that stands still is not looked for": Bug(
         [(IngestConnection, "_check", lambda *_: None)],
