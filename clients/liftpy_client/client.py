@@ -10,6 +10,7 @@ from liftpy_client.connection.connecting import Connecting
 from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_client.connection.session import Session
 from liftpy_client.consumer.consumer import BatchConsumer, ConsumeOptions, Consumer
+from liftpy_client.consumer.decode import EXTRA_COLUMNS
 from liftpy_client.consumer.divergence import epoch_ends
 from liftpy_client.consumer.filtering import SubjectFilter
 from liftpy_client.consumer.ranges import check_columns, check_pandas, read_range, to_frame
@@ -203,7 +204,8 @@ class Lift(Admin):
         """Consume streams message by message, with `async for`.
 
         Args:
-            stream: Name of the stream, or a list of names.
+            stream: Name of the stream, or a list of names. In a group, a `*` stands for any characters: all streams
+                that match are consumed, also those that are created later.
             start: `earliest`, `latest` (the last committed message), `new` (messages committed from now on), an offset,
                 a time with a time zone, or an offset per partition. In a group, where to start in partitions without a
                 committed offset: `earliest`, `latest` or `new`.
@@ -374,7 +376,8 @@ class Lift(Admin):
             stop: As for `consume`, but required.
             partitions: Numbers of the partitions; by default all.
             subjects: Only messages on these NATS subjects, wildcards included; by default all.
-            columns: Some of offset, timestamp, partition, subject, key, headers, value; by default all.
+            columns: Some of offset, timestamp, partition, subject, key, headers, value, message_id, leader_epoch; by
+                default all but the last two.
             bytes_max: Limit of the table's size.
             options: Fetch options.
 
@@ -388,6 +391,9 @@ class Lift(Admin):
         if bytes_max < 1:
             raise UsageError(f"bytes_max must be 1 or more, not {bytes_max}")
         names = check_columns(columns)
+        options = replace(
+            options or ConsumeOptions(), extra_columns=tuple(name for name in EXTRA_COLUMNS if name in names)
+        )
         consumer = self.consume_batches(
             stream, start=start, stop=stop, partitions=partitions, subjects=subjects, options=options
         )

@@ -78,10 +78,15 @@ def test_ranges(lift, name):
     some = lift.to_arrow(name, start=10, stop=20, partitions=[1], columns=["key", "offset"])
     assert (some.column_names, some.column("offset").to_pylist()) == (["key", "offset"], list(range(10, 20)))
     assert lift.to_arrow(name, subjects=f"{name}.y").num_rows == 0
+    lift.publish(f"{name}.y", b"", message_id="one")
+    ids = lift.to_arrow(name, subjects=f"{name}.y", columns=["message_id", "leader_epoch"])
+    assert ids.to_pylist() == [{"message_id": b"one", "leader_epoch": 1}]
     with pytest.raises(liftpy.RangeTooLargeError, match="needs more than 10000 bytes"):
         lift.to_arrow(name, bytes_max=10_000)
     with pytest.raises(liftpy.UsageError, match="columns"):
         lift.to_arrow(name, columns=["colour"])
+    with pytest.raises(liftpy.UsageError, match="extra_columns"):
+        liftpy.ConsumeOptions(extra_columns=("key",))
     with pytest.raises(liftpy.UsageError, match="stop"):
         lift.to_arrow(name, stop=None)
 

@@ -45,6 +45,10 @@ def sorted_rows(frame):
     return frame.toArrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
 
 
+def sorted_rows_by_offset(frame):
+    return frame.toArrow().sort_by("offset")
+
+
 def assert_same(frame, system, stream, **where):
     """The records of a frame are those that the client reads, column by column."""
     found, expected = sorted_rows(frame), system.records(stream, **where)
@@ -96,6 +100,21 @@ def test_all_columns_of_all_records(spark, system, name, partitions):
     assert_same(many, system, name)
     assert many.rdd.getNumPartitions() == 20
     assert load(spark, system, name, cold="false", maxTasks="2").count() == COUNT
+
+
+def test_message_ids_and_leader_epochs_where_a_schema_names_them(spark, system, name):
+    system.lift.create_stream(name, subject=f"{name}.>")
+    for number in range(20):
+        system.lift.publish(f"{name}.{number % 3}", b"v", message_id=f"id-{number}")
+    system.publish(f"{name}.4", value=pa.array([b"v"] * 20))
+    schema = "offset long, message_id binary, leader_epoch int"
+    hot = sorted_rows_by_offset(load(spark, system, name, schema, cold="false"))
+    assert hot.column("message_id").to_pylist() == [*(b"id-%d" % number for number in range(20)), *[None] * 20]
+    assert set(hot.column("leader_epoch").to_pylist()) == {system.lift.stream_info(name).partitions[0].leader_epoch}
+    some = sorted_rows_by_offset(load(spark, system, name, schema, cold="false", subject=f"{name}.1"))
+    assert some.column("message_id").to_pylist() == [b"id-%d" % number for number in range(1, 20, 3)]
+    system.tiered(name)
+    assert sorted_rows_by_offset(load(spark, system, name, schema)).equals(hot)
 
 
 def test_one_frame_is_used_again_and_again(spark, system, name):

@@ -32,7 +32,7 @@ def test_five_minutes(spark, system, monkeypatch, capsys):
 
 def test_every_option_and_column_is_there():
     documented = re.findall(r"^\| `([\w.]+)` \|", PAGE, re.MULTILINE)
-    columns = {*source_schema(include_headers=True).fieldNames(), "timestamp_ns"}
+    columns = {*source_schema(include_headers=True).fieldNames(), "timestamp_ns", "message_id", "leader_epoch"}
     assert set(documented) == {*SOURCE_OPTIONS, *columns}
 
 

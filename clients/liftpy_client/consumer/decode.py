@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from functools import cache
 from itertools import repeat
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
     from liftpy_client.consumer.filtering import SubjectFilter
     from liftpy_envelope.batch import BatchHeader
 
-__all__ = ["RECORDS_SCHEMA", "MessageRun", "WireBatch", "iterate_messages", "split_body", "to_records"]
+__all__ = [
+    "EXTRA_COLUMNS",
+    "RECORDS_SCHEMA",
+    "MessageRun",
+    "WireBatch",
+    "iterate_messages",
+    "records_schema",
+    "split_body",
+    "to_records",
+]
 
 RECORDS_SCHEMA: Final = pa.schema(
     [
@@ -33,7 +43,20 @@ RECORDS_SCHEMA: Final = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
-"""Schema of the record batches that `consume_batches` yields."""
+"""Schema of the record batches that `consume_batches` yields, unless more columns are asked for."""
+
+_EXTRA: Final = {
+    "message_id": pa.field("message_id", pa.binary()),
+    "leader_epoch": pa.field("leader_epoch", pa.int32(), nullable=False),
+}
+EXTRA_COLUMNS: Final = tuple(_EXTRA)
+"""Columns that record batches have only if they are asked for."""
+
+
+@cache
+def records_schema(extra: tuple[str, ...]) -> pa.Schema:
+    """`RECORDS_SCHEMA`, and behind it some of `EXTRA_COLUMNS`."""
+    return pa.schema([*RECORDS_SCHEMA, *(_EXTRA[name] for name in extra)])
 
 
 class WireBatch(NamedTuple):
@@ -161,8 +184,10 @@ def iterate_messages(
     return MessageRun(messages, offsets, rest)
 
 
-def to_records(partition: int, batch: WireBatch, subjects: SubjectFilter | None = None) -> pa.RecordBatch:
-    """The wanted records of a batch, with the columns of `RECORDS_SCHEMA`."""
+def to_records(
+    partition: int, batch: WireBatch, subjects: SubjectFilter | None = None, extra: tuple[str, ...] = ()
+) -> pa.RecordBatch:
+    """The wanted records of a batch, with the columns of `records_schema(extra)`."""
     header = batch.header
     records, offsets = _decode(batch, subjects)
     count = records.num_rows
@@ -182,18 +207,21 @@ def to_records(partition: int, batch: WireBatch, subjects: SubjectFilter | None 
             nulls = pa.nulls(count, pa.binary())
         return nulls
 
-    return pa.RecordBatch.from_arrays(
-        [
-            offsets,
-            times.cast(RECORDS_SCHEMA.field("timestamp").type),
-            pa.repeat(pa.scalar(partition, pa.int32()), count),
-            _subject_strings(records),
-            column(Column.KEY, "key"),
-            column(Column.HEADERS, "headers"),
-            column(Column.VALUE, "value"),
-        ],
-        schema=RECORDS_SCHEMA,
-    )
+    arrays = [
+        offsets,
+        times.cast(RECORDS_SCHEMA.field("timestamp").type),
+        pa.repeat(pa.scalar(partition, pa.int32()), count),
+        _subject_strings(records),
+        column(Column.KEY, "key"),
+        column(Column.HEADERS, "headers"),
+        column(Column.VALUE, "value"),
+    ]
+    for name in extra:
+        if name == "leader_epoch":
+            arrays.append(pa.repeat(pa.scalar(header.leader_epoch, pa.int32()), count))
+        else:
+            arrays.append(column(Column.MESSAGE_ID, name))
+    return pa.RecordBatch.from_arrays(arrays, schema=records_schema(extra))
 
 
 def _subject_strings(records: pa.RecordBatch) -> pa.StringArray:

@@ -66,10 +66,12 @@ class Delivery:
 
     Args:
         subjects: Filter of the messages to deliver; None delivers all.
+        extra: More columns of record batches, of `EXTRA_COLUMNS`.
     """
 
-    def __init__(self, subjects: SubjectFilter | None) -> None:
+    def __init__(self, subjects: SubjectFilter | None, extra: tuple[str, ...] = ()) -> None:
         self._subjects = subjects
+        self._extra = extra
         self._item: Fetched | None = None
         self._cursor: Cursor | None = None
         self._run: MessageRun | None = None
@@ -110,7 +112,7 @@ class Delivery:
         rows = 0
         before: WireBatch | None = None
         for batch in item.batches:
-            records = to_records(item.partition, batch, self._subjects)
+            records = to_records(item.partition, batch, self._subjects, self._extra)
             if not records.num_rows:
                 continue
             if records.num_rows < _RECORDS_MIN:

@@ -54,7 +54,7 @@ class Feed:
         self._buffer = PrefetchBuffer(options.prefetch_bytes)
         if lasting:
             self._buffer.add_source()
-        self.delivery = Delivery(SubjectFilter(options.subjects) if options.subjects else None)
+        self.delivery = Delivery(SubjectFilter(options.subjects) if options.subjects else None, options.extra_columns)
         self._cursors: dict[PartitionKey, Cursor] = {}
         self._fetchers: dict[bytes, Fetcher] = {}
         self._tasks: dict[bytes, asyncio.Task[None]] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from liftpy_client.consumer.decode import EXTRA_COLUMNS
 from liftpy_client.consumer.filtering import SubjectFilter
 from liftpy_client.errors import UsageError
 from liftpy_envelope.limits import FETCH_BYTES_MAX, FETCH_WAIT_MS_MAX
@@ -26,6 +27,7 @@ class ConsumeOptions:
         read_from: `leader`, or `nearest` for any in-sync replica. Replicas may show messages a moment later.
         rack: With `nearest`, read only replicas in this rack. If it has none, the leader is read.
         subjects: NATS patterns. Only messages whose subject matches one are delivered; () for all.
+        extra_columns: More columns of Arrow record batches: `message_id` (binary) and `leader_epoch` (int32).
     """
 
     fetch_bytes: int = 4 * 1024 * 1024
@@ -36,6 +38,7 @@ class ConsumeOptions:
     read_from: Literal["leader", "nearest"] = "leader"
     rack: str | None = None
     subjects: tuple[str, ...] = ()
+    extra_columns: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.fetch_bytes <= FETCH_BYTES_MAX:
@@ -52,8 +55,13 @@ class ConsumeOptions:
             raise UsageError(f"read_from: {self.read_from!r} is not one of leader, nearest")
         if self.rack is not None and self.read_from != "nearest":
             raise UsageError("rack: it chooses among replicas, so it needs read_from='nearest'")
-        subjects: object = self.subjects
-        if not isinstance(subjects, tuple):
-            raise UsageError(f"subjects: a tuple of NATS subjects, not {subjects!r}")
-        if self.subjects:
-            SubjectFilter(self.subjects)
+        _check_names(self.subjects, self.extra_columns)
+
+
+def _check_names(subjects: object, extra: object) -> None:
+    if not isinstance(subjects, tuple):
+        raise UsageError(f"subjects: a tuple of NATS subjects, not {subjects!r}")
+    if subjects:
+        SubjectFilter(subjects)
+    if not isinstance(extra, tuple) or len(extra) > len({each for each in EXTRA_COLUMNS if each in extra}):
+        raise UsageError(f"extra_columns: {extra!r:.200} is not a tuple of some of {', '.join(EXTRA_COLUMNS)}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from liftpy_client.consumer.decode import RECORDS_SCHEMA
+from liftpy_client.consumer.decode import EXTRA_COLUMNS, RECORDS_SCHEMA, records_schema
 from liftpy_client.errors import UsageError
 from liftpy_envelope.errors import LiftError
 
@@ -41,16 +41,17 @@ class PandasMissingError(LiftError, ImportError):
 
 
 def check_columns(columns: Sequence[str] | None) -> list[str]:
-    """The columns to read, by default all.
+    """The columns to read, by default those of `RECORDS_SCHEMA`.
 
     Raises:
         UsageError: there is no such column, or none is named, or one twice.
     """
     if columns is None:
         return list(RECORDS_SCHEMA.names)
-    unknown = [column for column in columns if column not in RECORDS_SCHEMA.names]
+    names = records_schema(EXTRA_COLUMNS).names
+    unknown = [column for column in columns if column not in names]
     if isinstance(columns, str) or unknown or not columns or len(set(columns)) < len(columns):
-        raise UsageError(f"columns: {columns!r} is not a list of some of {', '.join(RECORDS_SCHEMA.names)}")
+        raise UsageError(f"columns: {columns!r} is not a list of some of {', '.join(names)}")
     return list(columns)
 
 
@@ -84,7 +85,8 @@ async def read_range(
         rows += wanted.num_rows
         of_partition.setdefault(partition, []).append(wanted)
     ordered = [batch for _, run in sorted(of_partition.items()) for batch in run]
-    return pa.Table.from_batches(ordered, pa.schema([RECORDS_SCHEMA.field(column) for column in columns]))
+    schema = records_schema(EXTRA_COLUMNS)
+    return pa.Table.from_batches(ordered, pa.schema([schema.field(column) for column in columns]))
 
 
 def check_pandas() -> None:

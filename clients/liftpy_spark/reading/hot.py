@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
 
+from liftpy_client.consumer.decode import EXTRA_COLUMNS
+from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.errors import DisconnectedError, NodeUnavailableError, NoStreamError, StreamGoneError
 from liftpy_spark.connections import nats_failure
 from liftpy_spark.errors import NatsError, NoSuchStreamError, ReadStalledError
@@ -59,6 +61,7 @@ def read_hot(
             stop=wanted.end,
             partitions=[wanted.partition],
             subjects=list(chosen.subjects) or None,
+            options=ConsumeOptions(extra_columns=tuple(each for each in EXTRA_COLUMNS if each in projection.columns)),
         )
         with consumer:
             _check(lift, wanted, consumer)

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Projection", "subject_strings"]
 
-_OF_RECORDS: Final = ("offset", "timestamp", "timestamp_ns", "subject", "key", "headers", "value")
+_OF_RECORDS: Final = (
+    *("offset", "timestamp", "timestamp_ns", "subject", "key", "headers", "value"),
+    *("message_id", "leader_epoch"),
+)
 
 
 class Projection:

@@ -2,7 +2,7 @@
 
     key binary | value binary | topic string | partition int | offset long | timestamp timestamp | timestampType int
     | subject string | [headers array<struct<key: string, value: binary>>, with includeHeaders]
-    | [timestamp_ns long, where a schema names it]
+    | [timestamp_ns long | message_id binary | leader_epoch int, each where a schema names it]
 
 A schema of one's own (`.schema("offset long, partition int")`) names some of them, in any order; only those are read.
 Spark compares the Arrow schema of what a reader hands over with the one that it makes of its own schema, down to
@@ -36,7 +36,8 @@ __all__ = ["LOG_APPEND_TIME", "SchemaError", "arrow_schema", "check_schema", "so
 LOG_APPEND_TIME: Final = 1
 """What `timestampType` says: the node stored the record at that time. As in Kafka's connector."""
 
-_MAY_BE_NULL: Final = {"key", "value", "headers"}
+_MAY_BE_NULL: Final = {"key", "value", "headers", "message_id"}
+_ONLY_IF_NAMED: Final = {"timestamp_ns", "message_id", "leader_epoch"}
 
 
 class SchemaError(LiftError):
@@ -50,7 +51,7 @@ def source_schema(include_headers: bool) -> StructType:  # noqa: FBT001 (there i
         include_headers: whether `headers` is one of them.
     """
     fields = list(_FIELDS.values())
-    left_out = {"timestamp_ns"} if include_headers else {"timestamp_ns", "headers"}
+    left_out = _ONLY_IF_NAMED if include_headers else {*_ONLY_IF_NAMED, "headers"}
     return StructType([field for field in fields if field.name not in left_out])
 
 
@@ -101,5 +102,7 @@ _FIELDS: Final = {
             ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
         ),
         StructField("timestamp_ns", LongType()),
+        StructField("message_id", BinaryType()),
+        StructField("leader_epoch", IntegerType()),
     )
 }

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from liftpy_client.consumer.decode import RECORDS_SCHEMA, iterate_messages, split_body, to_records, trim
+from liftpy_client.consumer.decode import (
+    EXTRA_COLUMNS,
+    RECORDS_SCHEMA,
+    iterate_messages,
+    records_schema,
+    split_body,
+    to_records,
+    trim,
+)
 from liftpy_client.consumer.filtering import SubjectFilter
 from liftpy_envelope.batch import encode_body, encode_header
 from liftpy_envelope.columns import Column
@@ -58,6 +66,18 @@ def test_messages_and_records_agree_and_are_trimmed(counts, offset, stop):
     for name in ("key", "value", "subject", "partition"):
         assert records.column(name).to_pylist() == [getattr(message, name) for message in messages]
     assert {message.timestamp_ns for message in messages} <= {5}
+
+
+@pytest.mark.parametrize("ids", [None, [b"one", None, b"three"]])
+def test_more_columns_where_they_are_asked_for(ids):
+    columns = {Column.SUBJECT: [b"s.1", b"s.2", b"s.1"]} | ({} if ids is None else {Column.MESSAGE_ID: ids})
+    arrays = [column_buffers(pa.array(column, pa.binary())) for column in columns.values()]
+    (batch,) = taken(stamped(encode_body(3, sum(columns), arrays), 7, 5))
+    records = to_records(2, batch, SubjectFilter(("s.1",)), EXTRA_COLUMNS)
+    assert records.schema == records_schema(EXTRA_COLUMNS)
+    assert records.column("offset").to_pylist() == [7, 9]
+    assert records.column("message_id").to_pylist() == ([None, None] if ids is None else [b"one", b"three"])
+    assert records.column("leader_epoch").to_pylist() == [batch.header.leader_epoch] * 2
 
 
 def test_a_subject_that_is_no_utf8_is_shown_and_not_fatal():

@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from liftpy_client.consumer.decode import RECORDS_SCHEMA
+from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.errors import NodeUnavailableError, NoStreamError
 from liftpy_spark.errors import NatsError, ReadStalledError
 from liftpy_spark.heads import PartitionHead, StreamHeads
@@ -116,7 +117,8 @@ def test_records_in_their_columns():
     ]
     assert {(row["topic"], row["partition"]) for row in rows} == {("orders", 3)}
     assert offsets == [8, 9, 10]
-    assert lift.asked == {"stream": "orders", "start": {3: 5}, "stop": 10, "partitions": [3], "subjects": None}
+    place = {"stream": "orders", "start": {3: 5}, "stop": 10, "partitions": [3]}
+    assert lift.asked == {**place, "subjects": None, "options": ConsumeOptions()}
 
 
 def test_what_is_not_wanted_is_left_out_but_was_read():
