@@ -70,6 +70,7 @@ class SinkWorld:
         self.memory = MemoryStore()
         self.now_s = 1_000.0
         self.logs: list[list[tuple[bytes, int, list[bytes]]]] = [[] for _ in range(partitions)]
+        self.epochs = [[0] for _ in range(partitions)]  # where each leader epoch begins, from epoch 1 on
         self.known: dict[tuple[int, bytes, int], tuple[float, ChunkRange]] = {}
         self.at: dict[int, Callable[[], None]] = {}
         self.after: dict[int, Callable[[], None]] = {}
@@ -145,6 +146,16 @@ class SinkWorld:
         """A restore: of a partition only the first chunks are there, and nobody knows ids."""
         del self.logs[partition][keep:]
         self.known.clear()
+        self.new_leader(partition)
+
+    def end(self, partition: int) -> int:
+        """Where a log ends."""
+        return sum(len(values) for _, _, values in self.logs[partition])
+
+    def new_leader(self, partition: int) -> None:
+        """A leader epoch begins."""
+        end = self.end(partition)
+        self.epochs[partition] = [*(min(start, end) for start in self.epochs[partition]), end]
 
     def arrive(self) -> None:
         """All that is late arrives."""
@@ -158,10 +169,10 @@ class SinkWorld:
         known = self.known.get(key)
         if known is not None and self.now_s - known[0] <= WINDOW_S:
             return known[1]
-        start = sum(len(values) for _, _, values in log)
+        start = self.end(chunk.partition)
         values = chunk.records.column("value").to_pylist()
         log.append((producer_id, sequence, values))
-        place = ChunkRange(start, start + len(values))
+        place = ChunkRange(start, start + len(values), len(self.epochs[chunk.partition]))
         self.known[key] = (self.now_s, place)
         return place
 
@@ -203,7 +214,12 @@ class Target:
         self.settle_s = 0.0
 
     async def ends(self):
-        return [sum(len(values) for _, _, values in log) for log in self.world.logs]
+        return [self.world.end(partition) for partition in range(len(self.world.logs))]
+
+    async def epoch_ends(self, epochs):
+        starts = self.world.epochs
+        left = {partition: epoch for partition, epoch in epochs.items() if epoch < len(starts[partition])}
+        return {partition: starts[partition][epoch] for partition, epoch in left.items()}
 
     async def publish(self, chunk, producer_id, sequence):
         self.world.publications += 1

@@ -44,6 +44,9 @@ class StartFinder:
         stop: Stop as the user gave it; checked.
         partitions: Numbers of the partitions; None for all.
         options: Fetch options of the consumer.
+
+    Attributes:
+        epochs: The epochs of the leaders that answered, by partition.
     """
 
     def __init__(
@@ -59,6 +62,7 @@ class StartFinder:
         self._stop = stop
         self._partitions = partitions
         self._options = options
+        self.epochs: dict[int, int] = {}
 
     async def find(self, stream: str) -> tuple[StreamPlace, dict[int, Position]]:
         """Where the partitions of a stream are, and where to begin and end in each.
@@ -149,6 +153,7 @@ class StartFinder:
             if result.error is not ErrorCode.NONE and not (is_spared and result.error is ErrorCode.NOT_AVAILABLE):
                 raise PullError(result.error, result.message)
             found.append(result.offset)
+            self.epochs[number] = result.epoch
         return answers
 
 

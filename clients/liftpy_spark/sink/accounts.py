@@ -32,22 +32,28 @@ class Mark(NamedTuple):
     Attributes:
         ends: by partition, an offset before which all of the batch is, and all of the batches before it; empty where
             nobody noted it down.
+        epochs: by partition, a leader epoch than which no record before that end has a later one; partitions of which
+            nobody knows it are missing.
     """
 
     ends: Mapping[int, int]
+    epochs: Mapping[int, int]
 
     def encode(self) -> bytes:
         """The document."""
-        return json.dumps({"ends": sorted(self.ends.items())}, separators=(",", ":")).encode()
+        content = {"ends": sorted(self.ends.items()), "epochs": sorted(self.epochs.items())}
+        return json.dumps(content, separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> Mark:
         """Read a mark; one that somebody made by hand says nothing."""
         try:
-            ends = {int(partition): int(end) for partition, end in json.loads(body)["ends"]}
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return cls({})
-        return cls(ends)
+            content = json.loads(body)
+            ends = {int(partition): int(end) for partition, end in content["ends"]}
+            epochs = {int(partition): int(epoch) for partition, epoch in content.get("epochs", ())}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return cls({}, {})
+        return cls(ends, {partition: epoch for partition, epoch in epochs.items() if partition in ends})
 
 
 def mark_of(store: ObjectStore, batch: SinkBatch) -> Mark | None:

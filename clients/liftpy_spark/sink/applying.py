@@ -36,10 +36,12 @@ class Applied(NamedTuple):
     Attributes:
         published: how many chunks were published now.
         ends: by partition, an offset before which all of the batch is.
+        epochs: by partition, a leader epoch than which no record before that end has a later one, where it is known.
     """
 
     published: int
     ends: dict[int, int]
+    epochs: dict[int, int]
 
 
 async def apply(
@@ -80,7 +82,11 @@ async def apply(
     except BaseExceptionGroup as errors:
         raise _first(errors) from None
     shares = [task.result() for task in tasks]
-    return Applied(sum(share.published for share in shares), {share.partition: share.reached for share in shares})
+    return Applied(
+        sum(share.published for share in shares),
+        {share.partition: share.reached for share in shares},
+        {share.partition: share.epoch for share in shares if share.epoch},
+    )
 
 
 def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
@@ -98,6 +104,7 @@ class _Share:
         partition: which.
         published: how many chunks were published.
         reached: an offset before which all is that was found or published.
+        epoch: no record before it has a later leader epoch; 0 where nobody knows.
     """
 
     def __init__(
@@ -107,6 +114,7 @@ class _Share:
         self.partition = partition
         self.published = 0
         self.reached = decision.ends[partition]
+        self.epoch = 0
         self._place = place
         self._target = target
         self._clock = clock
@@ -144,8 +152,12 @@ class _Share:
                 self._end, self._looked_s = look.end, began_s
                 self._there |= look.sequences
                 if look.sequences:
-                    self.reached = max(self.reached, look.end)
+                    self._reach(look.end, 0)
                 self._doubt = self._doubt or look.doubt
+
+    def _reach(self, end: int, epoch: int) -> None:
+        if end > self.reached:
+            self.reached, self.epoch = end, epoch
 
     def _check_clear(self, number: int) -> None:
         """See that a chunk that was not found is not there."""
@@ -166,7 +178,7 @@ class _Share:
         place = await self._target.publish(chunk, self._producer_id, number)
         self.published += 1
         self._there.add(number)
-        self.reached = max(self.reached, place.end)
+        self._reach(place.end, place.epoch)
         if place.start == self._end:
             self._end = place.end  # nobody else wrote in between: there is nothing to look at
 

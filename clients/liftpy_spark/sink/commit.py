@@ -23,7 +23,7 @@ from liftpy_spark.sink.errors import BatchMismatchError, SinkModeError, StagingD
 from liftpy_spark.sink.staging import exists, place_of, remove_staged
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_spark.sink.decision import SinkBatch
@@ -123,7 +123,7 @@ class _Execution:
         self._nonce = nonce
         self._clock = clock
         self._strict = strict
-        self._reached: dict[int, int] = {}  # by the batches before
+        self._reached = Mark({}, {})  # by the batches before
 
     async def commit(self, staged: StagedRows) -> BatchCommit:
         if not staged.sections and not await self._exists(self._batch.decision_key):
@@ -134,10 +134,9 @@ class _Execution:
         )
         if not staged.sections:
             # There is nothing to decide. Another execution had rows, and may have been interrupted.
-            self._reached = _reached(before, ends)
+            self._reached = _reached(before, ends, await self._left(before))
             return await self._resume(staged, ends)
         ends = await self._ends_behind(before, ends)
-        self._reached = _reached(before, ends)
         try:
             await asyncio.to_thread(self._place.check, staged.sections)
         except StagingDirectoryError:
@@ -171,11 +170,13 @@ class _Execution:
             return ends
         number, mark = before
         waited_s = 0.0
-        while lost := _lost(mark, ends):
+        left = await self._left(before)
+        while lost := _lost(mark, ends, left):
             if waited_s < self._target.settle_s:
                 await asyncio.sleep(_PAUSE_S)  # a new leader has yet to learn what is committed
                 waited_s += _PAUSE_S
                 ends = await self._target.ends()
+                left = await self._left(before)
                 continue
             batch = self._batch
             self._mismatch(
@@ -186,7 +187,12 @@ class _Execution:
                 "is left of them is doubled then"
             )
             break
+        self._reached = _reached(before, ends, left)
         return ends
+
+    async def _left(self, before: tuple[int, Mark] | None) -> Mapping[int, int]:
+        """Where the log left the leader epochs of the batches before, by partition."""
+        return {} if before is None else await self._target.epoch_ends(before[1].epochs)
 
     async def _commit_old(self, staged: StagedRows, ends: Sequence[int]) -> BatchCommit:
         """A batch that is too old for a decision to be kept: it counts as written."""
@@ -241,7 +247,7 @@ class _Execution:
     async def _check_there(self, decision: Decision, mark: Mark, ends: Sequence[int]) -> None:
         """See that the records of a batch that is marked are still those that were written."""
         batch = self._batch
-        lost = _lost(mark, ends)
+        lost = _lost(mark, ends, await self._target.epoch_ends(mark.epochs))
         for partition in decision.partitions():
             if lost or partition not in mark.ends:
                 continue
@@ -278,7 +284,9 @@ class _Execution:
                 "a new checkpoint"
             ) from None
         try:
-            await self._create(batch.done_key, Mark({**self._reached, **applied.ends}).encode())
+            epochs = {number: epoch for number, epoch in self._reached.epochs.items() if number not in applied.ends}
+            mark = Mark({**self._reached.ends, **applied.ends}, {**epochs, **applied.epochs})
+            await self._create(batch.done_key, mark.encode())
         except TakenError:
             logger.info("%s was finished by another execution, too", batch)
         await self._clear(place)
@@ -305,15 +313,29 @@ class _Execution:
         await asyncio.to_thread(create_once, self._store, key, body, self._nonce)
 
 
-def _reached(before: tuple[int, Mark] | None, ends: Sequence[int]) -> dict[int, int]:
-    """How far the batches before reach, by partition; what is gone, and was accepted as such, counts no longer."""
-    known = {} if before is None else before[1].ends
-    return {partition: min(end, ends[partition]) for partition, end in known.items() if partition < len(ends)}
+def _reached(before: tuple[int, Mark] | None, ends: Sequence[int], left: Mapping[int, int]) -> Mark:
+    """How far the batches before reach; what is gone, and was accepted as such, counts no longer."""
+    known = Mark({}, {}) if before is None else before[1]
+    there = {
+        partition: min(end, ends[partition], left.get(partition, end))
+        for partition, end in known.ends.items()
+        if partition < len(ends)
+    }
+    whole = {partition for partition, end in there.items() if end == known.ends[partition]}
+    return Mark(there, {partition: epoch for partition, epoch in known.epochs.items() if partition in whole})
 
 
-def _lost(mark: Mark, ends: Sequence[int]) -> str:
-    """In which partition was written behind what is now the end, in words; "" for none."""
+def _lost(mark: Mark, ends: Sequence[int], left: Mapping[int, int]) -> str:
+    """In which partition the log ends before what was written, or has other records there, in words; "" for none.
+
+    Args:
+        mark: what was written.
+        ends: where the log of each partition ends now.
+        left: where it left the leader epoch of the mark, by partition; those that are still in it may lack.
+    """
     for partition, end in sorted(mark.ends.items()):
         if partition < len(ends) and ends[partition] < end:
             return f"offset {end} of partition {partition}, which ends at {ends[partition]} now"
+        if left.get(partition, end) < end:
+            return f"offset {end} of partition {partition}, which has other records from {left[partition]} on now"
     return ""

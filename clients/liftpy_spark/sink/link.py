@@ -34,7 +34,7 @@ from liftpy_spark.sink.log_scan import LogScan
 from liftpy_spark.sink.target import ChunkRange, ChunkScan, Target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator, Mapping
     from typing import Any, TypeVar
 
     from liftpy_bucket.store.object_store import ObjectStore
@@ -174,6 +174,7 @@ class StreamTarget(Target):
             ack_policy=ack_policy,
         )
         self._routes: dict[str, Route] = {}
+        self._epochs: dict[int, int] = {}  # of the leaders that were asked for the ends
 
     async def ends(self) -> list[int]:
         """The offset after the last committed record, of every partition; see `Target`.
@@ -181,9 +182,16 @@ class StreamTarget(Target):
         Raises:
             StreamGoneError: the stream is not there any more.
         """
-        place, positions = await StartFinder(self._session, "new", "latest", None, ConsumeOptions()).find(self._stream)
+        finder = StartFinder(self._session, "new", "latest", None, ConsumeOptions())
+        place, positions = await finder.find(self._stream)
         self._check(place)
+        self._epochs = finder.epochs
         return [positions[number].offset for number in range(place.config.partitions)]
+
+    async def epoch_ends(self, epochs: Mapping[int, int]) -> dict[int, int]:
+        """Where the log of a partition left a leader epoch; see `Target`. Asked only where the leader changed."""
+        left = {number: epoch for number, epoch in epochs.items() if self._epochs.get(number, epoch) != epoch}
+        return await self._lift.epoch_ends(self._stream, left) if left else {}
 
     def _check(self, place: StreamPlace) -> None:
         if place.uuid.hex() != self._uuid:
@@ -203,7 +211,7 @@ class StreamTarget(Target):
         batch.take(pa.Table.from_batches([chunk.records]))
         delivery = BatchDelivery(self._resender, self._options, self._stream, producer_id)
         ack = await delivery.deliver(batch, sequence)
-        return ChunkRange(ack.offset + 1 - chunk.records.num_rows, ack.offset + 1)
+        return ChunkRange(ack.offset + 1 - chunk.records.num_rows, ack.offset + 1, ack.epoch)
 
     async def look(self, partition: int, start: int, producer_id: bytes, stop: int | None = None) -> ChunkScan:
         """Read the ids of batches, in the bucket and then in the log; see `Target`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from liftpy_spark.sink.rows import RowChunk
 
@@ -13,10 +13,17 @@ __all__ = ["ChunkRange", "ChunkScan", "Target"]
 
 
 class ChunkRange(NamedTuple):
-    """Where a chunk is: the offset of its first record, and the one after its last."""
+    """Where a chunk is.
+
+    Attributes:
+        start: the offset of its first record.
+        end: the one after its last.
+        epoch: leader epoch of the node that acknowledged it; 0 where nobody knows.
+    """
 
     start: int
     end: int
+    epoch: int = 0
 
 
 class ChunkScan(NamedTuple):
@@ -47,6 +54,16 @@ class Target(Protocol):
 
     async def ends(self) -> Sequence[int]:
         """The offset after the last committed record, of every partition.
+
+        Raises:
+            LiftError: a leader does not tell.
+        """
+
+    async def epoch_ends(self, epochs: Mapping[int, int]) -> Mapping[int, int]:
+        """Where the log of a partition left a leader epoch; partitions that were in it at the last `ends` may lack.
+
+        Args:
+            epochs: by partition.
 
         Raises:
             LiftError: a leader does not tell.

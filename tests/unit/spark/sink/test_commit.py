@@ -440,6 +440,30 @@ async def test_records_that_a_restore_has_taken_are_missed_by_the_next_batch(new
     await world.execute(MORE, 2, batch_of(2))
 
 
+async def test_records_that_a_restore_has_taken_are_missed_although_others_have_written_more_since(new_world):
+    world = new_world()
+    await world.execute(ROWS, 3)
+    world.cut(1, keep=1)
+    kept = world.end(1)
+    world.logs[1] += [(b"another", number, [b"x"] * 20) for number in range(9)]
+    with pytest.raises(BatchMismatchError, match=rf"batch 1 of .*batch 0 .* partition 1, .* other records from {kept}"):
+        await world.execute(MORE, 2, batch_of(1))
+    assert not world.memory_has(batch_of(1).decision_key)
+    world.strict = False
+    await world.execute(MORE, 2, batch_of(1))
+    world.strict = True
+    await world.execute(MORE, 2, batch_of(2))
+
+
+async def test_a_new_leader_that_lost_nothing_is_none_of_a_batchs_business(new_world):
+    world = new_world()
+    for number in range(4):
+        await world.execute(ROWS if number % 2 else MORE, 2, batch_of(number))
+        world.new_leader(number % 2)
+        world.logs[number % 2].append((b"another", number, [b"x"] * 7))
+    await world.execute(ROWS, 2, batch_of(3))
+
+
 async def test_records_that_a_restore_has_taken_are_missed_by_a_batch_that_follows_batches_without_rows(new_world):
     world = new_world()
     await world.execute(ROWS, 3)
