@@ -18,6 +18,7 @@ from liftpy_client.errors import UsageError
 from liftpy_client.group.consumer import GroupConsumer
 from liftpy_client.group.offsets import committed, reset_group
 from liftpy_client.group.options import GroupOptions, check_group_name, check_streams
+from liftpy_client.group.subscriptions import is_pattern
 from liftpy_client.processing.options import ProcessOptions, Retry, check_group_options
 from liftpy_client.processing.process import Process
 from liftpy_client.publisher.ack_inbox import AckInbox
@@ -225,7 +226,7 @@ class Lift(Admin):
         if group is not None:
             wanted = _group_options(group_options, start, stop, partitions)
             return GroupConsumer(*(self._session, names, group, options, wanted), batches=False, ordered=self._ordered)
-        _check_no_group(group_options)
+        _check_no_group(names, group_options)
         return Consumer(self._session, names, start, stop, partitions, options)
 
     @overload
@@ -271,7 +272,7 @@ class Lift(Admin):
         if group is not None:
             wanted = _group_options(group_options, start, stop, partitions)
             return GroupConsumer(self._session, names, group, options, wanted, batches=True)
-        _check_no_group(group_options)
+        _check_no_group(names, group_options)
         return BatchConsumer(self._session, names, start, stop, partitions, options)
 
     async def process(
@@ -569,9 +570,12 @@ def _options(options: ConsumeOptions | None, subjects: str | Sequence[str] | Non
     return options if subjects is None else replace(options, subjects=SubjectFilter(subjects).patterns)
 
 
-def _check_no_group(group_options: GroupOptions | None) -> None:
+def _check_no_group(names: Sequence[str], group_options: GroupOptions | None) -> None:
     if group_options is not None:
         raise UsageError("group_options: pass group='...', the name of the group, as well")
+    for name in names:
+        if is_pattern(name):
+            raise UsageError(f"stream: {name} is a pattern, which only a group consumes: pass group='...' as well")
 
 
 def _group_options(given: GroupOptions | None, start: object, stop: object, partitions: object) -> GroupOptions:

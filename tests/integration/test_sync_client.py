@@ -67,6 +67,8 @@ def test_a_consumer_is_steered_and_left_and_gone_on_with(lift, name):
         lift.consume(name, start=-1)
     with pytest.raises(liftpy.NoStreamError):
         list(lift.consume("there-is-none"))
+    with pytest.raises(liftpy.UsageError, match="only a group consumes"):
+        lift.consume("there-*")
 
 
 def test_ranges(lift, name):
