@@ -215,6 +215,11 @@ def test_events(reader):
     assert "stream.created" not in reader.ask("/events?kind=node").text
 
 
+def test_nodes_tell_how_busy_they_are(reader):
+    row = re.search(r"<tr>.*?liftpy-1</a>.*?</tr>", reader.ask("/nodes").text, re.DOTALL)[0]
+    assert re.search(r'class="number">[\d.]+ GiB</td><td class="number">[\d.]+ MiB</td>', row), row
+
+
 def test_nothing_is_changed_without_leave(reader):
     for path in ("/publish", f"/streams/{STREAM}/settings", f"/streams/{STREAM}/pause", f"/groups/{GROUP}/reset"):
         assert reader.ask(path, "POST", {"token": "x"}).status == 403
@@ -344,4 +349,10 @@ def test_a_tour_in_a_browser(changer, shared_nats, tmp_path):
         page.until("document.querySelector('.notice a').click() || true")
         page.until("document.querySelector('pre')?.textContent === 'by hand'")
         page.picture(pictures / "message-dark.png")
+        page.go(base + "/events")
+        lines = (
+            "Math.max(...[...document.querySelectorAll('.name')].map(cell => { const text = document.createRange();"
+            "text.selectNodeContents(cell); return new Set([...text.getClientRects()].map(box => box.top)).size; }))"
+        )
+        assert page.ask(lines) == 1, "no name goes over two lines"
         assert page.problems == []

@@ -183,7 +183,7 @@ class AdminNode:
             ingest=SimpleNamespace(is_connected=True, reconnects=0, unbound_messages=0),
             pull=SimpleNamespace(port=4270, connection_count=0),
             data_dir=SimpleNamespace(root=cluster.root, quarantine_directory=cluster.root / node_id / "quarantine"),
-            maintenance=SimpleNamespace(storage_full=False),
+            maintenance=SimpleNamespace(storage_full=False, free_bytes=1 << 30),
             files=[],
             outbox=SimpleNamespace(lost_bytes=0),
             group_commits=SimpleNamespace(count=0),

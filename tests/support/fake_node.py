@@ -29,7 +29,7 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         ingest=SimpleNamespace(is_connected=True, reconnects=0, unbound_messages=0),
         pull=SimpleNamespace(port=4270, connection_count=2),
         data_dir=SimpleNamespace(root=directory),
-        maintenance=SimpleNamespace(storage_full=False),
+        maintenance=SimpleNamespace(storage_full=False, free_bytes=1 << 30),
         refusals=DoorRefusals(),
         groups=SimpleNamespace(quota=SimpleNamespace(groups=2, size_bytes=1_000), offsets=lambda _: iter(())),
         durations={},

@@ -163,6 +163,9 @@ class NodeDetails:
         metadata_leader: it leads the cluster's metadata.
         metadata_voter: it votes on the cluster's metadata.
         unreachable: it did not answer.
+        free_bytes: room on the disk of its data directory; None where it does not tell.
+        resident_bytes: memory of its process; likewise.
+        cpu_s: seconds of CPU that its process has used; likewise.
         raw: everything that was said of it.
     """
 
@@ -177,12 +180,18 @@ class NodeDetails:
     metadata_leader: bool
     metadata_voter: bool
     unreachable: bool
+    free_bytes: int | None = None
+    resident_bytes: int | None = None
+    cpu_s: float | None = None
     raw: dict[str, Any] = field(repr=False, default_factory=dict)
 
     @classmethod
     def from_answer(cls, node: dict[str, Any]) -> NodeDetails:
         """Read what a node said."""
-        return cls(**{name: node[name] for name in cls.__slots__ if name != "raw"}, raw=node)
+        load = node.get("load") or {}
+        loads: dict[str, Any] = {name: load.get(name) for name in ("free_bytes", "resident_bytes", "cpu_s")}
+        told = {name: node[name] for name in cls.__slots__ if name not in loads and name != "raw"}
+        return cls(**told, **loads, raw=node)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

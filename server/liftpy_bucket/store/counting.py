@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING, Final
 from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["KINDS", "CountingStore"]
+__all__ = ["KINDS", "PRICES_USD", "CountingStore", "cost_usd"]
 
 KINDS: Final = ("get", "get_range", "head", "create", "replace", "list", "delete")
+PRICES_USD: Final = {
+    **dict.fromkeys(("create", "replace", "list"), 5e-6),
+    **dict.fromkeys(("get", "get_range", "head"), 4e-7),
+    "delete": 0.0,
+}
+"""What a request of a kind costs, by the list price of AWS S3 Standard in us-east-1."""
+
 _KEYS_PER_REQUEST: Final = 1_000  # S3 lists and deletes that many at a time
+
+
+def cost_usd(requests: Mapping[str, int]) -> float:
+    """What requests cost, by `PRICES_USD`. Kinds that it lacks cost nothing."""
+    return round(sum(count * PRICES_USD.get(kind, 0.0) for kind, count in requests.items()), 9)
 
 
 class CountingStore(ObjectStore):

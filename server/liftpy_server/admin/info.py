@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+import time
 from collections import Counter
 from dataclasses import asdict
 from importlib.metadata import version
@@ -20,7 +21,16 @@ if TYPE_CHECKING:
     from liftpy_server.metadata.state import MetadataState, StreamInfo
     from liftpy_server.partition.partition import Partition
 
-__all__ = ["cluster_info", "follower_lags", "kept_logs", "led_stream", "node_info", "quarantined", "resident_bytes"]
+__all__ = [
+    "cluster_info",
+    "follower_lags",
+    "kept_logs",
+    "led_stream",
+    "node_info",
+    "node_load",
+    "quarantined",
+    "resident_bytes",
+]
 
 
 def led_stream(node: NodeParts, info: StreamInfo, *, brief: bool = False) -> dict[str, Any]:
@@ -155,6 +165,15 @@ def follower_lags(node: NodeParts) -> dict[str, dict[str, int]]:
     return {name: {"lag_messages": lag, "out_of_sync": behind[name]} for name, lag in messages.items()}
 
 
+def node_load(node: NodeParts) -> dict[str, Any]:
+    """How busy this node is: room on its disk, and memory and CPU time of its process."""
+    return {
+        "free_bytes": node.maintenance.free_bytes,
+        "resident_bytes": resident_bytes(),
+        "cpu_s": round(time.process_time(), 3),
+    }
+
+
 def node_info(node: NodeParts) -> dict[str, Any]:
     """This node, as JSON."""
     state = node.metadata.state
@@ -173,6 +192,7 @@ def node_info(node: NodeParts) -> dict[str, Any]:
         "pull_connections": node.pull.connection_count,
         "data_dir": str(node.data_dir.root.resolve()),
         "storage_full": node.maintenance.storage_full,
+        "free_bytes": node.maintenance.free_bytes,
         "streams": len(state.streams),
         "partitions": len(partitions),
         "partitions_led": len(led),

@@ -16,7 +16,7 @@ from liftpy_server.admin.cluster.requests import (
     QuarantineRequest,
     read_node_purge,
 )
-from liftpy_server.admin.info import follower_lags, kept_logs, led_stream, node_info, quarantined
+from liftpy_server.admin.info import follower_lags, kept_logs, led_stream, node_info, node_load, quarantined
 from liftpy_server.admin.internal import check_owned
 from liftpy_server.admin.requests import NoRequest
 from liftpy_server.ingest.connection import SubscriptionRefusedError
@@ -67,9 +67,13 @@ class LocalHandlers:
         return {"node": node_info(self._node)}
 
     async def lags(self, body: Body) -> Body:
-        """How far others are behind this node in the partitions that it leads."""
+        """How far others are behind this node in the partitions that it leads, and how busy it is."""
         parse_settings(NoRequest, body)
-        return {"version": version("liftpy"), "followers": follower_lags(self._node)}
+        return {
+            "version": version("liftpy"),
+            "followers": follower_lags(self._node),
+            "load": node_load(self._node),
+        }
 
     async def quarantine(self, body: Body) -> Body:
         """What lies in this node's quarantine."""

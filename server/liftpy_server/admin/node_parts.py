@@ -38,6 +38,11 @@ class DiskWatch(Protocol):
         """Whether nothing more is stored."""
         ...
 
+    @property
+    def free_bytes(self) -> int:
+        """Room on the disk of the data directory, as it was seconds ago."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeParts:

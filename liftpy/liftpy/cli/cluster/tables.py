@@ -39,8 +39,10 @@ def nodes_table(cluster: ClusterDetails, width: int = 1_000) -> Table:
         Column("Behind", right=True, from_width=70),
         Column("Lag", right=True, from_width=90),
         Column("Metadata", from_width=60),
-        Column("Consumers at", from_width=100),
-        Column("Nodes at", from_width=120),
+        Column("Disk free", right=True, from_width=100),
+        Column("Memory", right=True, from_width=110),
+        Column("Consumers at", from_width=130),
+        Column("Nodes at", from_width=150),
     )
     table = make_table(f"Cluster {cluster.cluster_id[:8]}", columns, map(_node_row, cluster.nodes), width)
     notes = [f"streams: {show_count(cluster.streams)}, partitions: {show_count(cluster.partitions)}"]
@@ -72,6 +74,8 @@ def _node_row(node: NodeDetails) -> dict[str, str]:
         "Behind": f"[yellow]{show_count(node.out_of_sync)}[/]" if node.out_of_sync else "0",
         "Lag": show_count(node.lag_messages),
         "Metadata": leads,
+        "Disk free": "-" if node.free_bytes is None else show_bytes(node.free_bytes),
+        "Memory": "-" if node.resident_bytes is None else show_bytes(node.resident_bytes),
         "Consumers at": _address(node.raw, "pull"),
         "Nodes at": _address(node.raw, "metadata"),
     }

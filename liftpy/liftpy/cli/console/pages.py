@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
@@ -10,6 +11,7 @@ from starlette.exceptions import HTTPException
 from liftpy.cli.cluster.health import problems_of
 from liftpy.cli.console.showing import spans
 from liftpy.cli.group.lags import lags_of, streams_of
+from liftpy_bucket.store.counting import cost_usd
 from liftpy_envelope.stream_config import INTERNAL_PREFIX, StreamConfig
 
 if TYPE_CHECKING:
@@ -174,7 +176,8 @@ async def group(site: Site, request: Request) -> Response:
 async def nodes(site: Site, request: Request) -> Response:
     """All nodes, partitions that need attention, and what is being moved."""
     seen = await site.watcher.snapshot()
-    return await site.render(request, "nodes", seen=seen, cluster=seen.cluster)
+    cpus = {each.node_id: site.watcher.cpu_of(each.node_id) for each in seen.cluster.nodes}
+    return await site.render(request, "nodes", seen=seen, cluster=seen.cluster, cpus=cpus)
 
 
 async def node(site: Site, request: Request) -> Response:
@@ -204,4 +207,7 @@ def _flat(value: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
 async def bucket(site: Site, request: Request) -> Response:
     """What the bucket has, what is on its way there, and what that costs."""
     seen = await site.watcher.snapshot()
-    return await site.render(request, "bucket", tier=seen.tier)
+    every = Counter(seen.tier.requests)
+    every.update(seen.tier.read_requests)
+    costs = {kind: cost_usd({kind: count}) for kind, count in sorted(every.items())}
+    return await site.render(request, "bucket", tier=seen.tier, costs=costs)

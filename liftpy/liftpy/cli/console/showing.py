@@ -136,6 +136,16 @@ def duration(seconds: float | None) -> str:
     return "-" if seconds is None else show_duration(seconds)
 
 
+def share(part: float | None) -> str:
+    """Show a share in percent, or a dash where it is not known yet."""
+    return "-" if part is None else f"{100 * part:.0f} %"
+
+
+def dollars(amount: float) -> str:
+    """Show an amount of money, the smaller the more exactly."""
+    return f"${amount:,.2f}" if amount >= 1 or not amount else f"${amount:.6f}"
+
+
 def points(course: Course) -> str:
     """The points of a polyline in a field of 300 by 40 for the course of a number; the newest at the right."""
     values = list(course.points)
@@ -176,10 +186,12 @@ def spans(gaps: Iterable[dict[str, Any]], now_ns: int) -> Sequence[Span]:
 FILTERS: Final = {
     "brief": brief,
     "count": count,
+    "dollars": dollars,
     "duration": duration,
     "payload": payload,
     "points": points,
     "rate": rate,
+    "share": share,
     "size": size,
     "time": time_of,
 }

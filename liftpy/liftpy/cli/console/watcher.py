@@ -110,6 +110,8 @@ class Watcher:
         self._groups = GroupsLook(lift)
         self._rates = _Courses()
         self._lags = _Courses()
+        self._cpus = _Courses()
+        self._cpu_s: dict[str, float] = {}
         self._counts: dict[str, int] = {}
         self._counted_s = 0.0
         self._snapshot: Snapshot | None = None
@@ -161,6 +163,10 @@ class Watcher:
         """By how many offsets a group lags."""
         return self._lags.by_name.get(group) or Course()
 
+    def cpu_of(self, node_id: str) -> Course:
+        """Which share of a CPU the process of a node takes."""
+        return self._cpus.by_name.get(node_id) or Course()
+
     async def _watch(self) -> None:
         while True:
             if time.monotonic() - self._asked_s > _IDLE_S:
@@ -211,7 +217,14 @@ class Watcher:
             }
             self._rates.add(seen.at_s, rates)
             self.rate.add(seen.at_s, sum(rate for name, rate in rates.items() if not name.startswith("__")))
-        self._counts, self._counted_s = counts, seen.at_s
+        cpu_s = {node.node_id: node.cpu_s for node in seen.cluster.nodes if node.cpu_s is not None}
+        if elapsed_s > 0:
+            before = self._cpu_s  # a node that was started again begins at 0
+            used_s = {
+                name: after - before[name] for name, after in cpu_s.items() if after >= before.get(name, after + 1)
+            }
+            self._cpus.add(seen.at_s, {name: used / elapsed_s for name, used in used_s.items()})
+        self._counts, self._counted_s, self._cpu_s = counts, seen.at_s, cpu_s
         lags = {group.summary.group: float(group.lag) for group in seen.groups.groups if group.lag is not None}
         self._lags.add(seen.at_s, lags)
         self._snapshot = seen

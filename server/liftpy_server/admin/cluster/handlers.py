@@ -145,6 +145,7 @@ class NodeHandlers:
             plain
             | {"lag_messages": lags[node_id], "unreachable": node_id not in told}
             | {"version": told[node_id]["version"] if node_id in told else None}
+            | {"load": told[node_id].get("load") if node_id in told else None}  # older nodes do not tell it
             for node_id, plain in shown.items()
         ]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
+from liftpy_bucket.store.counting import cost_usd
 from liftpy_server.tier.schedule.alarms import StoreState, room_s
 
 if TYPE_CHECKING:
@@ -148,3 +149,12 @@ def tier_metrics(status: Mapping[str, Any]) -> Iterator[Metric]:
         for kind, count in sorted(status[name].items()):
             family.add_metric([kind], float(count))
         yield family
+    cost = CounterMetricFamily(
+        "liftpy_tier_request_cost_dollars",
+        "what all these requests cost by the list price of AWS S3 Standard, by kind",
+        labels=["kind"],
+    )
+    for kind in sorted({*status["requests"], *status["read_requests"]}):
+        count = status["requests"].get(kind, 0) + status["read_requests"].get(kind, 0)
+        cost.add_metric([kind], cost_usd({kind: count}))
+    yield cost

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from liftpy.cli.console.guard import Guard, is_loopback
 from liftpy.cli.console.messages import LIMIT, Query
-from liftpy.cli.console.showing import brief, payload, points, rate, spans
+from liftpy.cli.console.showing import brief, dollars, payload, points, rate, share, spans
 from liftpy.cli.console.watcher import POINTS_MAX, Course
 from liftpy_client.errors import UsageError
 
@@ -112,6 +112,11 @@ def test_gaps_are_on_their_time_line(times, now_ns):
 
 def test_rates():
     assert [rate(number) for number in (None, 0, 0.25, 12.6, 1234.5)] == ["-", "0/s", "0.2/s", "13/s", "1,234/s"]
+
+
+def test_shares_and_amounts():
+    assert [share(part) for part in (None, 0, 0.256, 1.5)] == ["-", "0 %", "26 %", "150 %"]
+    assert [dollars(amount) for amount in (0, 0.00012345, 1, 1234.567)] == ["$0.00", "$0.000123", "$1.00", "$1,234.57"]
 
 
 @pytest.mark.parametrize(

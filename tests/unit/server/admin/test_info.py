@@ -7,7 +7,7 @@ import json
 import pytest
 
 from liftpy_log.segments.recovery import TornTail
-from liftpy_server.admin.info import cluster_info, follower_lags, led_stream, node_info, resident_bytes
+from liftpy_server.admin.info import cluster_info, follower_lags, led_stream, node_info, node_load, resident_bytes
 from liftpy_server.admin.stream_view import LEADER_NUMBERS
 from support.admin_cluster import AdminCluster, partition
 from support.fake_node import fake_node
@@ -124,7 +124,11 @@ def test_node(kit, tmp_path):
         shown["group_commits"],
         shown["storage_full"],
     ) == ("n1", 4, 7, False)
-    json.dumps(shown)
+    assert shown["free_bytes"] == 1 << 30
+    load = node_load(fake_node(kit, tmp_path / "load"))
+    assert load["free_bytes"] == 1 << 30
+    assert min(load["resident_bytes"], load["cpu_s"]) > 0
+    json.dumps([shown, load])
 
 
 def test_resident_bytes():

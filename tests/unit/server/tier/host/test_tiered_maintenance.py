@@ -138,6 +138,7 @@ def test_metrics(bench, tmp_path):
         'liftpy_tier_requests_total{kind="create"} 6.0',
         "liftpy_tier_read_bytes_in_total 8.0",
         'liftpy_tier_read_requests_total{kind="get_range"} 9.0',
+        'liftpy_tier_request_cost_dollars_total{kind="create"} 3e-05',
         'liftpy_tier_failures_total{code="unavailable"} 7.0',
         'liftpy_partition_local_start{partition="0",stream="orders"} 0.0',
     ):
