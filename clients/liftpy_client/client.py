@@ -575,7 +575,7 @@ def _check_no_group(names: Sequence[str], group_options: GroupOptions | None) ->
         raise UsageError("group_options: pass group='...', the name of the group, as well")
     for name in names:
         if is_pattern(name):
-            raise UsageError(f"stream: {name} is a pattern, which only a group consumes: pass group='...' as well")
+            raise UsageError(f"stream: {name} is a pattern, which only a group consumes; name a group as well")
 
 
 def _group_options(given: GroupOptions | None, start: object, stop: object, partitions: object) -> GroupOptions:
