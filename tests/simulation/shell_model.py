@@ -132,6 +132,7 @@ class Copy:
     """
 
     def __init__(self) -> None:
+        self.partition: Partition | None = None
         self.log: PartitionLog | None = None
         self.start = 0
         self.records: list[Record] = []
@@ -184,7 +185,7 @@ class ShellModel:
         self.needs_word = False  # whatever is lost, the metadata know that there was something
         self.may_forget_ids = False  # some come again when they are not remembered any more
         self.stored_twice = 0
-        self._appended: dict[tuple[int, int], _Appended] = {}  # by number and offset
+        self._appended: dict[tuple[int, int, int], _Appended] = {}  # by number, offset and leader epoch
         self._number = number
         self._min_isr = min_isr
         self._copies = {node: Copy() for node in nodes}
@@ -209,7 +210,7 @@ class ShellModel:
 
     def dies(self, node: ShellNode) -> None:
         """A process is about to be killed."""
-        self._copies[node.node_id].log = None
+        self._copies[node.node_id].log = self._copies[node.node_id].partition = None
 
     def loses(self, node: ShellNode) -> None:
         """A disk lost what it held."""
@@ -219,10 +220,13 @@ class ShellModel:
         copy.records, copy.durable_end = [], copy.start
 
     def observe(self, node: ShellNode) -> None:
-        partition = node.partition(self._number)
+        partition, copy = node.partition(self._number), self._copies[node.node_id]
+        closed, copy.partition = copy.partition, partition
         if partition is None:
+            if closed is not None and closed.high_watermark > copy.high_watermark:
+                self._committed_as_it_closed(node, closed, copy)
             return
-        copy, log = self._copies[node.node_id], partition.log
+        log = partition.log
         if log.failure is not None:  # what it said of itself before may be on its way to a leader
             copy.is_known |= node.is_damaged
             if copy.log is log and log.compaction.cuts == copy.cuts and log.log_end >= copy.end:
@@ -246,6 +250,12 @@ class ShellModel:
             self._advanced(node, partition, copy)
         copy.has_led = partition.is_leading
         copy.high_watermark = partition.high_watermark
+
+    def _committed_as_it_closed(self, node: ShellNode, closed: Partition, copy: Copy) -> None:
+        """A leader that gives its replica away makes durable what it has, which may be what a commit waited for."""
+        copy.durable_end = max(copy.durable_end, min(closed.durable_end, copy.end))
+        self._advanced(node, closed, copy)
+        copy.high_watermark = closed.high_watermark
 
     def _opened(self, node: ShellNode, copy: Copy, log: PartitionLog) -> None:
         """A disk that keeps its promise has all that was durable, unless the log has failed and is copied anew."""
@@ -391,7 +401,7 @@ class ShellModel:
             if (
                 known != offset
                 and record.number in self.with_id
-                and not self._was_forgotten(record.number, known, offset)
+                and not self._was_forgotten((self.committed + fresh)[known], known, record, offset)
             ):
                 raise ViolationError(f"ids: message {record.number} is committed at {known} and at {offset}")
             if record.key is not None:
@@ -406,15 +416,16 @@ class ShellModel:
         known_ns = partition.dedupe.known_ns(age_ns)
         now_ns = node.world.scheduler.now_us * 1_000
         for offset, record in enumerate(records, begin):
-            self._appended[record.number, offset] = _Appended(
+            self._appended[record.number, offset, record.epoch] = _Appended(
                 now_ns, age_ns, known_ns, known_ns < partition.dedupe.window_ns
             )
 
-    def _was_forgotten(self, number: int, first: int, offset: int) -> bool:
+    def _was_forgotten(self, first: Record, first_offset: int, record: Record, offset: int) -> bool:
         """Whether a message that is stored again is older than ids that its leader said it remembers."""
         if not self.may_forget_ids:
             return False
-        stored, again = self._appended[number, first], self._appended[number, offset]
+        stored = self._appended[first.number, first_offset, first.epoch]
+        again = self._appended[record.number, offset, record.epoch]
         self.stored_twice += 1
         elapsed_ns = again.at_ns - stored.at_ns
         if elapsed_ns + _BEHIND_NS >= again.known_ns:
