@@ -64,7 +64,7 @@ class PlayedWorker(PlainWorker):
         if job == "confirm":
             return {}
         if job == "counts":
-            return {"counts": {"create": len(self.calls)}, "bytes_in": 1, "bytes_out": 2}
+            return {"counts": {"create": len(self.calls)}, "bytes_in": 1, "bytes_out": 2, "deleted": 3}
         if job == "upload_set":
             told = [self._upload(member) for member in arguments["members"]]
             return {"members": told, "stored_bytes": 10, "manifest_bytes": self.manifest_bytes}

@@ -70,6 +70,7 @@ class TierStatus:
         endpoint: URL of a store that is not AWS, as nodes reach it; None: AWS, or an older node.
         region: of the bucket, where the nodes' settings name one.
         read_requests: to the store since the nodes started for consumers that read from it, by kind.
+        deleted_objects: how many the nodes deleted since they started, as nothing needed them any more.
         raw: everything that the node said.
     """
 
@@ -89,6 +90,7 @@ class TierStatus:
     endpoint: str | None = None
     region: str | None = None
     read_requests: dict[str, int] = field(default_factory=dict)
+    deleted_objects: int = 0
     raw: dict[str, Any] = field(repr=False, default_factory=dict)
 
     @classmethod
@@ -103,6 +105,7 @@ class TierStatus:
             endpoint=answer.get("endpoint"),
             region=answer.get("region"),
             read_requests=answer.get("read_requests", {}),
+            deleted_objects=answer.get("deleted_objects", 0),
             raw=answer,
         )
 

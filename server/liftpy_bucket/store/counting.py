@@ -39,6 +39,7 @@ class CountingStore(ObjectStore):
             What the store repeats by itself is not seen here.
         bytes_in: bytes of bodies read.
         bytes_out: bytes of bodies that were to be written.
+        deleted: objects that were deleted, those that did not exist included.
     """
 
     def __init__(self, store: ObjectStore) -> None:
@@ -47,6 +48,7 @@ class CountingStore(ObjectStore):
         self.counts = dict.fromkeys(KINDS, 0)
         self.bytes_in = 0
         self.bytes_out = 0
+        self.deleted = 0
 
     def get(self, key: str) -> Stored:
         """The whole object."""
@@ -94,6 +96,8 @@ class CountingStore(ObjectStore):
         for _ in range(0, len(keys), _KEYS_PER_REQUEST):
             self._count("delete")
         self._store.delete(keys)
+        with self._lock:
+            self.deleted += len(keys)
 
     def _read(self, stored: Stored) -> Stored:
         self._count_in(len(stored.body))

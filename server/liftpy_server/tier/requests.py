@@ -52,11 +52,12 @@ class ProbeJob(WorkerRequest[ProbeResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountsResult:
-    """Requests by kind (see `CountingStore`), and bytes."""
+    """Requests by kind (see `CountingStore`), bytes, and objects that were deleted."""
 
     counts: dict[str, int]
     bytes_in: int
     bytes_out: int
+    deleted: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

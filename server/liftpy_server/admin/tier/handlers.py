@@ -100,6 +100,7 @@ _SUMS: Final = (
     "untiered_bytes",
     "bytes_in",
     "bytes_out",
+    "deleted_objects",
     "read_bytes_in",
     "uploads",
 )

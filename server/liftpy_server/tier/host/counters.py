@@ -27,6 +27,7 @@ class TierCounters:
         requests: of the worker processes to the store, by kind.
         bytes_in: that these read from the store.
         bytes_out: that they wrote to it.
+        deleted: objects that they deleted.
         upload_s: how long uploads took.
     """
 
@@ -38,15 +39,17 @@ class TierCounters:
     requests: Counter[str] = field(default_factory=Counter)
     bytes_in: int = 0
     bytes_out: int = 0
+    deleted: int = 0
     upload_s: Histogram = field(default_factory=Histogram)
     _told: dict[str, int] = field(default_factory=dict)
 
     def take(self, told: CountsResult) -> None:
         """Add what a worker process has counted since it said so last; one that was started again counts anew."""
-        counted = {**told.counts, "bytes_in": told.bytes_in, "bytes_out": told.bytes_out}
+        counted = {**told.counts, "bytes_in": told.bytes_in, "bytes_out": told.bytes_out, "deleted": told.deleted}
         is_new = any(counted.get(name, 0) < count for name, count in self._told.items())
         grown = {name: count - (0 if is_new else self._told.get(name, 0)) for name, count in counted.items()}
         self._told = counted
         self.bytes_in += grown.pop("bytes_in")
         self.bytes_out += grown.pop("bytes_out")
+        self.deleted += grown.pop("deleted")
         self.requests.update(grown)

@@ -101,6 +101,7 @@ def tier_status(tierer: Tierer, room: DiskRoom, reads: TierCounters, clock: Cloc
         "requests": dict(counters.requests),
         "bytes_in": counters.bytes_in,
         "bytes_out": counters.bytes_out,
+        "deleted_objects": counters.deleted,
         "read_requests": dict(reads.requests),
         "read_bytes_in": reads.bytes_in,
         "uploads": counters.uploads,
@@ -121,6 +122,7 @@ _COUNTERS: Final = (
     ("uploads", "objects written, of one partition or of many"),
     ("bytes_in", "bytes read from the bucket by what uploads"),
     ("bytes_out", "bytes written to the bucket"),
+    ("deleted_objects", "objects deleted from the bucket, as nothing needed them any more"),
     ("read_bytes_in", "bytes read from the bucket for consumers"),
 )
 _NAMES: Final = {

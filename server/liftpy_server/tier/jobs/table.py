@@ -43,7 +43,9 @@ class Work(NamedTuple):
 def counts(context: Context, _request: requests.CountsJob) -> requests.CountsResult:
     """What this worker has asked of the store since it was started."""
     store = context.store
-    return requests.CountsResult(counts=dict(store.counts), bytes_in=store.bytes_in, bytes_out=store.bytes_out)
+    return requests.CountsResult(
+        counts=dict(store.counts), bytes_in=store.bytes_in, bytes_out=store.bytes_out, deleted=store.deleted
+    )
 
 
 def _work(kind: type[Q], do: Callable[[Context, Q], Any]) -> Work:

@@ -74,6 +74,7 @@ def test_requests_are_counted():
         "get": 3, "get_range": 1, "head": 1, "create": 1, "replace": 1, "list": 1, "delete": 1
     }  # fmt: skip
     assert (store.bytes_in, store.bytes_out) == (3 + 3 + 2, 5 + 3)
+    assert store.deleted == 1
 
 
 def test_listings_and_deletions_are_counted_by_the_thousand():

@@ -33,7 +33,7 @@ PAGE = ROOT / "docs/reference/metrics.md"
 DURATIONS = ("sync", "commit", "fetch", "event_loop_lag", "gc", "tier_upload")
 TIER = {
     **dict.fromkeys(("untiered_bytes", "untiered_age_s", "partition_count", "trouble_count", "uploads"), 0),
-    **dict.fromkeys(("bytes_in", "bytes_out", "read_bytes_in", "set_manifest_bytes"), 0),
+    **dict.fromkeys(("bytes_in", "bytes_out", "deleted_objects", "read_bytes_in", "set_manifest_bytes"), 0),
     **{name: {"x": 1} for name in ("requests", "read_requests", "failures")},
     "state": "ok",
 }

@@ -122,6 +122,7 @@ def test_metrics(bench, tmp_path):
         "set_manifest_bytes": 9,
         "bytes_in": 4,
         "bytes_out": 5,
+        "deleted_objects": 11,
         "read_bytes_in": 8,
         "requests": {"create": 6},
         "read_requests": {"get_range": 9},
@@ -139,6 +140,7 @@ def test_metrics(bench, tmp_path):
         "liftpy_tier_read_bytes_in_total 8.0",
         'liftpy_tier_read_requests_total{kind="get_range"} 9.0',
         'liftpy_tier_request_cost_dollars_total{kind="create"} 3e-05',
+        "liftpy_tier_deleted_objects_total 11.0",
         'liftpy_tier_failures_total{code="unavailable"} 7.0',
         'liftpy_partition_local_start{partition="0",stream="orders"} 0.0',
     ):
@@ -148,5 +150,7 @@ def test_metrics(bench, tmp_path):
 def test_counts_of_a_worker_that_was_started_again():
     counters = TierCounters()
     for creates in (5, 8, 2):
-        counters.take(CountsResult(counts={"create": creates}, bytes_in=creates, bytes_out=10 * creates))
-    assert (counters.requests["create"], counters.bytes_in, counters.bytes_out) == (10, 10, 100)
+        counters.take(
+            CountsResult(counts={"create": creates}, bytes_in=creates, bytes_out=10 * creates, deleted=creates)
+        )
+    assert (counters.requests["create"], counters.bytes_in, counters.bytes_out, counters.deleted) == (10, 10, 100, 10)
