@@ -115,6 +115,24 @@ def test_deleting_asks_first_even_a_script(cli, name):
     assert cli.json("stream", "rm", name, "--force") == {"deleted": name}
 
 
+def test_keys_are_purged_by_the_subject_of_their_last_message(cli, name):
+    cli.run("stream", "add", name, "--subject", f"{name}.>", "--compact", "--partitions", "2")
+    for number in range(12):
+        cli.run("publish", f"{name}.{number % 3}", "v", "--key", f"k{number % 4}")
+    cli.run("publish", f"{name}.2", "no key")
+    both = ("--subject", f"{name}.1", "--keep", "1", "--force")
+    assert "leave --offset, --keep" in cli.error("stream", "purge", name, *both, code=2)
+    assert cli.json("stream", "purge", name, "--subject", f"{name}.1", "--force")["deleted_keys"] == 1
+    assert cli.json("stream", "purge", name, "--subject", f"{name}.*", "--force")["deleted_keys"] == 3
+    assert "0 keys are deleted" in cli.out("stream", "purge", name, "--subject", f"{name}.>", "--force")
+    assert cli.out("table", name).strip() == ""
+    messages = cli.lines("consume", name, "--stop", "latest")
+    assert len(messages) == 17
+    assert {m["key"]: m["value"] for m in messages if m.get("key")} == dict.fromkeys(("k0", "k1", "k2", "k3"))
+    cli.run("stream", "add", f"{name}-plain", "--subject", f"{name}-plain")
+    assert "not compacted by key" in cli.error("stream", "purge", f"{name}-plain", "--subject", ">", "--force", code=2)
+
+
 def test_publish_and_consume(cli, name):
     cli.run("stream", "add", name, "--subject", f"{name}.>")
     headers = ("-H", "A:b: c", "-H", "D:")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.markup import escape
 
-from liftpy.cli.run import Force, JsonFlag, confirm, fail, open_admin, print_json, run, stdout, tell_warnings
+from liftpy.cli.run import Force, JsonFlag, confirm, fail, open_admin, open_lift, print_json, run, stdout, tell_warnings
 from liftpy.cli.stream.messages import GET_EXAMPLES, get, subjects, view
 from liftpy.cli.stream.options import CREATE_ONLY, parsed, stream_options
 from liftpy.cli.stream.reassign import reassign
@@ -286,12 +286,25 @@ def purge(
         int | None, typer.Option(min=1, help="Keep the last this many offsets of each partition.", show_default=False)
     ] = None,
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")] = None,
+    subject: Annotated[
+        str | None,
+        typer.Option(
+            help="Delete the keys whose last message is on this subject, wildcards included, by tombstones; for "
+            "streams that are compacted by key."
+        ),
+    ] = None,
     force: Force = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Delete records of a stream."""
+    """Delete records of a stream: the oldest ones, or keys."""
     if keep is not None and offset is not None:
         fail(UsageError("--offset and --keep exclude each other"), as_json=as_json)
+    if subject is not None:
+        if not keep is offset is partition is None:
+            fail(UsageError("--subject deletes keys: leave --offset, --keep and --partition out"), as_json=as_json)
+        confirm(f"Delete the keys of stream {name} whose last message is on {subject}?", force=force)
+        run(_purge_keys(ctx, name, subject, as_json=as_json), as_json=as_json)
+        return
     confirm(f"Delete records of stream {name}?", force=force)
 
     async def work() -> None:
@@ -303,6 +316,26 @@ def purge(
         _tell(stream, [f"stream {name} is purged: {show_count(stream.messages)} messages are left"], as_json=as_json)
 
     run(work(), as_json=as_json)
+
+
+async def _purge_keys(ctx: typer.Context, name: str, subject: str, *, as_json: bool) -> None:
+    """Publish a tombstone for each key whose last message is on a subject."""
+    from liftpy.cli.stream.finding import keys_on
+
+    async with open_lift(ctx) as lift:
+        if not (await lift.stream_info(name)).config.compact:
+            raise UsageError(
+                f"stream {name} is not compacted by key, so single messages cannot be deleted: without --subject, the "
+                "oldest ones are"
+            )
+        keys = await keys_on(lift, name, subject)
+        async with lift.publisher(stream=name, envelope=False) as publisher:
+            for key, of_key in keys.items():
+                await publisher.publish(of_key, None, key=key)
+    if as_json:
+        print_json({"stream": name, "deleted_keys": len(keys)})
+    else:
+        stdout.print(f"stream {name}: {show_count(len(keys))} keys are deleted; compaction removes their messages")
 
 
 async def _purge_but(lift: Admin, name: str, keep: int, partition: int | None) -> StreamDetails:

@@ -1,4 +1,4 @@
-"""Finds single messages of a stream, and counts its subjects.
+"""Finds single messages and keys of a stream, and counts its subjects.
 
 Nodes keep no index by subject. They filter what they send, and read from where they are told: a search for the last
 message of a subject reads backwards, in windows that grow.
@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from liftpy_client.consumer.positions import Start
     from liftpy_client.message import Message
 
-__all__ = ["SUBJECTS_MAX", "SubjectCount", "count_subjects", "last_message", "message_at"]
+__all__ = ["KEYS_MAX", "SUBJECTS_MAX", "SubjectCount", "count_subjects", "keys_on", "last_message", "message_at"]
 
+KEYS_MAX: Final = 1_000_000
 SUBJECTS_MAX: Final = 100_000
 _WINDOW: Final = 1_000
 _WINDOW_GROWTH: Final = 8
@@ -148,3 +149,36 @@ def _add(counts: dict[str, SubjectCount], batch: pa.RecordBatch) -> None:
             newest = new if new.timestamp_ns >= old.timestamp_ns else old
             new = newest._replace(messages=old.messages + new.messages, bytes=old.bytes + new.bytes)
         counts[row["subject"]] = new
+
+
+async def keys_on(lift: Lift, stream: str, pattern: str) -> dict[bytes, str]:
+    """Read a stream to its end, and find the keys whose last message is on a subject that matches.
+
+    Args:
+        lift: The connection.
+        stream: Name of the stream.
+        pattern: Subject, wildcards included.
+
+    Returns:
+        The subject of the last message by key, without keys that are deleted.
+
+    Raises:
+        UsageError: There are more than a million keys.
+        SubjectInvalidError: The pattern is no subject.
+    """
+    from liftpy_client.consumer.filtering import SubjectFilter
+
+    wanted = SubjectFilter(pattern)
+    found: dict[bytes, str] = {}
+    async with lift.consume_batches(stream, start="earliest", stop="latest") as batches:
+        async for batch in batches:
+            are_deleted = batch.column("value").is_null().to_pylist()
+            rows = zip(batch.column("key").to_pylist(), batch.column("subject").to_pylist(), are_deleted, strict=True)
+            for key, subject, is_deleted in rows:
+                if is_deleted:
+                    found.pop(key, None)
+                elif key is not None:
+                    found[key] = subject
+            if len(found) > KEYS_MAX:
+                raise UsageError(f"there are more than {KEYS_MAX:,} keys: publish their tombstones from a program")
+    return {key: subject for key, subject in found.items() if wanted.matches(subject.encode())}
