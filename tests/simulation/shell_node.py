@@ -354,8 +354,7 @@ class ShellNode(Process):
         cluster, streams, data_dir = self.cluster, self.streams, DataDir(ROOT, -1)
         await cluster.leave()
         await self._listen_no_more()
-        for partition in streams.partitions:
-            partition.end_pass()
+        streams.end_passes()
         self.rounds.finish()
         await asyncio.sleep(0.01)  # lets the results of the last round in
         self.outbox.flush()

@@ -422,8 +422,7 @@ class Node:
         await self.cluster.stop()
         await self._stop_listening()
         await self.ingest.stop()
-        for partition in self.streams.partitions:
-            partition.end_pass()
+        self.streams.end_passes()
         await self._loop.run_in_executor(None, self._commits.stop_usual)
         await asyncio.sleep(0)  # lets the results of the last round in
         self.outbox.flush()

@@ -376,27 +376,40 @@ class Streams(StreamLookup):
         await asyncio.get_running_loop().run_in_executor(self._io_executor, remove_directory, directory)
         logger.info("stream %s was deleted", stream.info.name)
 
-    def _close_partition(self, partition: Partition, why: ErrorCode) -> None:
+    def _close_partition(self, partition: Partition, why: ErrorCode) -> bool:
+        """Close a partition, whatever it meets: the others are closed all the same. Returns whether it went well."""
+        is_well = False
         try:
             partition.close(why)
+            is_well = True
         except LiftError as error:
             logger.error("closing stream %s: %s", partition.stream.name, error)  # noqa: TRY400
+        except Exception:
+            logger.exception("closing stream %s partition %d", partition.stream.name, partition.number)
         self.by_key.pop(partition.key, None)
         self.by_interval.pop(partition.key, None)
         self.by_durability.pop(partition.log.durability, None)
         self._followed_s.pop(partition.key, None)
         self._watched.pop(partition.key, None)
         self._untold.discard(partition.key)
+        return is_well
 
     async def unsubscribe(self) -> None:
         """Take no more messages; those on their way arrive before this returns."""
         await self.listening.stop(self.by_uuid.values())
 
+    def end_passes(self) -> None:
+        """Have all that was read made durable and acknowledged, whatever one of the partitions meets."""
+        for partition in self.partitions:
+            try:
+                partition.end_pass()
+            except Exception:
+                logger.exception("stream %s partition %d: before it is closed", partition.stream.name, partition.number)
+
     def close(self) -> bool:
         """Make everything durable and give the files back. Returns whether all of it went well."""
-        for partition in self.partitions:
-            self._close_partition(partition, ErrorCode.NOT_AVAILABLE)
-        return all(
+        closed = [self._close_partition(partition, ErrorCode.NOT_AVAILABLE) for partition in self.partitions]
+        return all(closed) and all(
             partition.log.failure is None
             for stream in self.by_uuid.values()
             for partition in stream.partitions.values()

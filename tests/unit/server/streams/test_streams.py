@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+from liftpy_envelope.errors import ErrorCode
 from liftpy_server.streams.streams import Streams
 
 
@@ -26,6 +27,28 @@ async def test_a_change_that_failed_is_made_when_the_metadata_change_again(kit, 
         await streams.follow(SimpleNamespace(streams={info.name: info}))
     assert tried == [(before, after), (before, after)]
     assert local.info is after
+
+
+def test_partitions_are_closed_also_behind_one_that_meets_an_unexpected_error(make_kit, monkeypatch, caplog):
+    kit = make_kit(partitions=3)
+    streams = Streams(SimpleNamespace(), None, None)
+    streams.by_uuid[kit.info.uuid] = SimpleNamespace(info=kit.info, partitions=kit.partitions)
+    streams.by_key |= {each.key: each for each in kit.partitions.values()}
+
+    def fail():
+        raise RuntimeError("told to fail")
+
+    ended = []
+    for number, partition in kit.partitions.items():
+        monkeypatch.setattr(partition, "end_pass", fail if number == 1 else lambda number=number: ended.append(number))
+    streams.end_passes()
+    assert ended == [0, 2]
+    assert "stream orders partition 1: before it is closed" in caplog.text
+    monkeypatch.setattr(kit.partitions[1], "save_ordered", fail)
+    assert not streams.close(), "the next start is that after a crash"
+    assert [each.gone for each in kit.partitions.values()] == [ErrorCode.NOT_AVAILABLE] * 3
+    assert "closing stream orders partition 1" in caplog.text
+    assert not streams.by_key
 
 
 async def test_what_a_lost_route_cost_a_partition_that_another_node_leads_now_is_told(make_kit, caplog):
