@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from liftpy_envelope.errors import LiftError
 from liftpy_server.ingest.cluster_watch import ClusterWatch, unnamed
 from liftpy_server.ingest.ingest import Ingest
-from liftpy_server.ingest.slow_consumer import advice_on_pending, probable_cause
+from liftpy_server.ingest.slow_consumer import advice_on_pending, probable_cause, small_room
 from liftpy_server.ingest.stalled_servers import StalledServers
 from liftpy_server.ingest.subscriptions import Subscriptions
 from liftpy_server.nats.connection import LOST, SILENT
@@ -126,6 +126,7 @@ class IngestConnection:
         self._session = NatsSession(options, name, clock, self, rng)
         self._marks = marks
         self._ask_limits = ask_limits
+        self._room: dict[NatsConnection, str] = {}  # of servers that hold little
         self._make_change = make_change
         self._wanted: dict[Binding, None] = {} if marks is None else {marks: None}
         self._opening: Subscriptions | None = None
@@ -312,6 +313,8 @@ class IngestConnection:
             limits = await self._ask_limits(connection)
         except MonitoringError as error:
             logger.info("max_pending and write_deadline of the NATS server are not known here: %s", error)
+        if connection in self._standing:
+            self._room[connection] = small_room(connection.info, limits)
         advice = advice_on_pending(connection.info, limits)
         if advice is not None:
             self._session.warn(advice)
@@ -468,7 +471,7 @@ class IngestConnection:
         subscriptions = self._standing.pop(connection, None)
         if subscriptions is None:
             return
-        unfinished_bytes = subscriptions.ingest.unfinished_bytes
+        unfinished_bytes, room = subscriptions.ingest.unfinished_bytes, self._room.pop(connection, "")
         subscriptions.ingest.reset()
         self._unbound += subscriptions.ingest.unbound
         if subscriptions is self._current:
@@ -476,7 +479,7 @@ class IngestConnection:
             if cause == SILENT and connection.address is not None:
                 self._left_silent.add(connection.address.place)
             if cause == LOST:
-                cause = probable_cause(self._clock.elapsed() - self.whole_s, unfinished_bytes) or LOST
+                cause = probable_cause(self._clock.elapsed() - self.whole_s, unfinished_bytes, room) or LOST
             self._went_deaf(cause)
 
     def _went_deaf(self, cause: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from liftpy_server.nats.monitoring import SlowConsumerLimits
 
-__all__ = ["advice_on_pending", "probable_cause"]
+__all__ = ["advice_on_pending", "probable_cause", "small_room"]
 
 _BEHIND_S: Final = 2.5  # of a node that keeps up the last answered question is at most a little over a second old
 _LARGE_BYTES: Final = 1024 * 1024
@@ -22,12 +22,13 @@ _DEADLINE_S: Final = 10.0  # nats-server's own
 _MIB: Final = 1024 * 1024
 
 
-def probable_cause(behind_s: float, unfinished_bytes: int) -> str | None:
+def probable_cause(behind_s: float, unfinished_bytes: int, room: str = "") -> str | None:
     """Why a server has closed a connection without a word, if it looks like a slow consumer.
 
     Args:
         behind_s: how old the newest message was that is known to have arrived.
         unfinished_bytes: size of the message in the midst of which the connection ended.
+        room: see `small_room`.
     """
     if behind_s > _BEHIND_S:
         return (
@@ -39,7 +40,25 @@ def probable_cause(behind_s: float, unfinished_bytes: int) -> str | None:
             f"the NATS server closed the connection in the midst of a message of {unfinished_bytes / _MIB:.1f} MiB, "
             "as it does with slow consumers (max_pending has to hold several messages)"
         )
+    if room:
+        return f"the NATS server closed the connection, perhaps as it does with slow consumers: {room}"
     return None
+
+
+def small_room(info: dict[str, Any], limits: SlowConsumerLimits | None) -> str:
+    """What to say of a server that does not hold two of the largest messages; empty of others, and where nobody knows.
+
+    Args:
+        info: what the server says of itself to clients.
+        limits: what it says at its monitoring port; None when that can not be asked.
+    """
+    payload = info.get("max_payload")
+    if limits is None or not isinstance(payload, int) or limits.max_pending >= 2 * payload:
+        return ""
+    return (
+        f"it holds {limits.max_pending / _MIB:.0f} MiB for this node at most (max_pending), and one message may have "
+        f"{payload / _MIB:.0f} MiB (max_payload)"
+    )
 
 
 def advice_on_pending(info: dict[str, Any], limits: SlowConsumerLimits | None) -> str | None:

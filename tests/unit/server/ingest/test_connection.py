@@ -690,6 +690,21 @@ async def test_a_slow_consumer_is_named():
         assert "behind, as it does with slow consumers" in stream.gaps[1][2]
 
 
+@pytest.mark.parametrize(("payload_mib", "is_named"), [(32, False), (33, True)])
+async def test_a_server_that_cannot_hold_two_messages_may_have_dropped_a_slow_consumer(payload_mib, is_named):
+    async def ask(_connection):
+        return SlowConsumerLimits(64 << 20, 10.0)
+
+    async with ScriptedNats({"max_payload": payload_mib << 20}) as nats, Kit(nats, ask_limits=ask) as kit:
+        stream = Stream("a")
+        await kit.ingest.start(stream.bindings)
+        await until(lambda: kit.ingest._room)
+        (await nats.client(0)).writer.close()
+        await until(lambda: stream.gaps)
+        assert ("perhaps as it does with slow consumers: it holds 64 MiB" in stream.gaps[0][2]) == is_named
+        assert len(kit.ingest._room) <= 1, "that of a connection that is gone is forgotten"
+
+
 SMALL = "it holds 64 MiB for this node at most (max_pending); let it hold %d MiB or more"
 SHORT = "it gives this node up when that takes nothing for 2 s (write_deadline); let it wait for 10 s or more"
 
