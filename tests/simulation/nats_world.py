@@ -318,9 +318,15 @@ class NatsWorld(ShellWorld):
 
     def _run(self) -> ShellResult:
         result = super()._run()
-        self._advance(1 * S)  # what was published last is committed
+        self._advance(1 * S)  # what was published last has come
+        self._until(self._is_committed, "what came last is committed")
         self._check_gaps()
         return result
+
+    def _is_committed(self) -> bool:
+        """Whether nothing is left that a leader has appended, and that waits for a slow disk."""
+        leaders = [self.nodes[info.leader or ""].partition(number) for number, info in enumerate(self.infos)]
+        return all(each is not None and each.high_watermark == each.log.log_end for each in leaders)
 
     def _stored(self, number: int) -> list[int]:
         leader = self.infos[number].leader

@@ -439,7 +439,8 @@ class IngestConnection:
         if over:
             async with self._subscribing:
                 if self._current is not None:
-                    self._settle(self._current, [binding for binding in over if binding in self._wanted])
+                    streams = {binding.stream for binding in over}  # which may have other subscriptions by now
+                    self._settle(self._current, [binding for binding in self._wanted if binding.stream in streams])
         if self._stalled.cause is not None:
             await asyncio.sleep(STALLED_S)
 

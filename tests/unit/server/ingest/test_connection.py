@@ -572,6 +572,37 @@ async def test_a_server_that_stands_still_while_we_subscribe_is_a_gap_until_it_h
         assert (len(b.gaps), kit.ingest.misses) == (1, None)
 
 
+async def test_the_gap_of_a_server_that_stood_still_ends_although_the_stream_has_another_subscription_by_then(
+    monkeypatch,
+):
+    """The node has ceased to lead meanwhile, and leads again."""
+    monkeypatch.setattr("liftpy_server.ingest.stalled_servers.ROUTE_GRACE_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.ingest.connection.STALLED_S", TICK_S)
+    monkeypatch.setattr("liftpy_server.nats.session.KNOCK_TIMEOUT_S", 50 * TICK_S)
+    async with ScriptedNats() as other, ScriptedNats() as nats, Kit(nats) as kit:
+        nats.info["connect_urls"] = [nats.place, other.place]
+        stream = Stream("a")
+        await kit.ingest.start([])
+        knock, is_known, goes_on = kit.ingest._session.knock, asyncio.Event(), asyncio.Event()
+
+        async def slow(*args):
+            found = await knock(*args)
+            is_known.set()
+            await goes_on.wait()
+            return found
+
+        monkeypatch.setattr(kit.ingest._session, "knock", slow)
+        other.stands_still = True
+        await kit.ingest.bind(stream.bindings)
+        await is_known.wait()
+        await kit.ingest.unbind(stream.bindings)
+        await kit.ingest.bind([Binding(stream, "a", 0)])
+        other.stands_still = False
+        goes_on.set()
+        await until(lambda: stream.gaps)
+        await until(lambda: stream.lapse is None)
+
+
 @pytest.mark.parametrize("fails", [False, True])
 async def test_servers_are_checked_after_a_subscription_is_allowed_at_last(monkeypatch, caplog, fails):
     """Also when the first check fails."""
