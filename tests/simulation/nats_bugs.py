@@ -216,8 +216,8 @@ BUGS: dict[str, Bug] = {
     ),
     "what a leader holds counts as stored when NATS answers": Bug(
         [(Binding, "heard", _heard_although_held)],
-        _faults("kill_in_handover", "slow_disk"),
-        seed=3,
+        _faults("kill_in_handover", "slow_disk", "overload"),
+        seed=19,
     ),
     "the next leader does not hold": Bug(
         [(Holding, "append", _append_nothing)],
