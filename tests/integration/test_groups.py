@@ -59,6 +59,25 @@ async def test_one_member_gets_everything(lift, name):
     assert len(one.values) == 60
 
 
+async def test_a_member_that_joins_asks_once_where_everything_is(lift, shared_nats, name):
+    await make(lift, name)
+    async with reading(lift, name, f"{name}-g") as one:
+        await eventually(lambda: set(one.values) == numbers(60))
+    asked = []
+    async with liftpy.connect(shared_nats.url) as other:
+        request = other.nats.request
+
+        async def counted(subject, *args, **named):
+            asked.append(subject)
+            return await request(subject, *args, **named)
+
+        other.nats.request = counted
+        async with other.consume(name, group=f"{name}-g") as consumer:
+            assert await consumer.next(0.5) is None
+            assert consumer.assignment
+    assert asked == ["LIFT.API.METADATA"]
+
+
 async def test_two_members_share_and_each_message_is_read_once(lift, name):
     await make(lift, name)
     async with reading(lift, name, f"{name}-g") as one:

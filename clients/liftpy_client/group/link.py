@@ -74,6 +74,7 @@ class GroupLink:
         self._group = group
         self._answer_s = answer_s
         self._avoided = ""  # the node that failed last: it is asked last
+        self._has_looked = False
         self._connection: PullConnection | None = None
         self._finding = asyncio.Lock()
         self._failures = 0
@@ -186,7 +187,9 @@ class GroupLink:
     async def _find(self) -> PullConnection:
         """A connection to the coordinator: any node knows where it is."""
         cluster = self._session.cluster
-        await cluster.refresh([])
+        if self._has_looked or not cluster.node_ids:  # whoever joins has just been told where the nodes are
+            await cluster.refresh([])
+        self._has_looked = True
         node_ids = list(cluster.node_ids)
         random.shuffle(node_ids)
         node_ids.sort(key=self._avoided.__eq__)

@@ -300,7 +300,7 @@ def purge(
     if keep is not None and offset is not None:
         fail(UsageError("--offset and --keep exclude each other"), as_json=as_json)
     if subject is not None:
-        if not keep is offset is partition is None:
+        if (offset, keep, partition) != (None, None, None):
             fail(UsageError("--subject deletes keys: leave --offset, --keep and --partition out"), as_json=as_json)
         confirm(f"Delete the keys of stream {name} whose last message is on {subject}?", force=force)
         run(_purge_keys(ctx, name, subject, as_json=as_json), as_json=as_json)
@@ -330,7 +330,7 @@ async def _purge_keys(ctx: typer.Context, name: str, subject: str, *, as_json: b
             )
         keys = await keys_on(lift, name, subject)
         async with lift.publisher(stream=name, envelope=False) as publisher:
-            for key, of_key in keys.items():
+            for key, of_key in keys:
                 await publisher.publish(of_key, None, key=key)
     if as_json:
         print_json({"stream": name, "deleted_keys": len(keys)})

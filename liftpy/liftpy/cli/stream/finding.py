@@ -151,7 +151,7 @@ def _add(counts: dict[str, SubjectCount], batch: pa.RecordBatch) -> None:
         counts[row["subject"]] = new
 
 
-async def keys_on(lift: Lift, stream: str, pattern: str) -> dict[bytes, str]:
+async def keys_on(lift: Lift, stream: str, pattern: str) -> list[tuple[bytes, str]]:
     """Read a stream to its end, and find the keys whose last message is on a subject that matches.
 
     Args:
@@ -160,7 +160,7 @@ async def keys_on(lift: Lift, stream: str, pattern: str) -> dict[bytes, str]:
         pattern: Subject, wildcards included.
 
     Returns:
-        The subject of the last message by key, without keys that are deleted.
+        The keys, each with the subject of its last message, without keys that are deleted.
 
     Raises:
         UsageError: There are more than a million keys.
@@ -169,16 +169,17 @@ async def keys_on(lift: Lift, stream: str, pattern: str) -> dict[bytes, str]:
     from liftpy_client.consumer.filtering import SubjectFilter
 
     wanted = SubjectFilter(pattern)
-    found: dict[bytes, str] = {}
+    found: dict[tuple[int, bytes], str] = {}  # partitions are compacted one by one
     async with lift.consume_batches(stream, start="earliest", stop="latest") as batches:
         async for batch in batches:
+            partition = batch.column("partition")[0].as_py()
             are_deleted = batch.column("value").is_null().to_pylist()
             rows = zip(batch.column("key").to_pylist(), batch.column("subject").to_pylist(), are_deleted, strict=True)
             for key, subject, is_deleted in rows:
                 if is_deleted:
-                    found.pop(key, None)
+                    found.pop((partition, key), None)
                 elif key is not None:
-                    found[key] = subject
+                    found[partition, key] = subject
             if len(found) > KEYS_MAX:
                 raise UsageError(f"there are more than {KEYS_MAX:,} keys: publish their tombstones from a program")
-    return {key: subject for key, subject in found.items() if wanted.matches(subject.encode())}
+    return [(key, subject) for (_, key), subject in found.items() if wanted.matches(subject.encode())]
