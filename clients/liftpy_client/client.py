@@ -378,7 +378,7 @@ class Lift(Admin):
             partitions: Numbers of the partitions; by default all.
             subjects: Only messages on these NATS subjects, wildcards included; by default all.
             columns: Some of offset, timestamp, partition, subject, key, headers, value, message_id, leader_epoch; by
-                default all but the last two.
+                default all but the last two, which the `extra_columns` of `options` add.
             bytes_max: Limit of the table's size.
             options: Fetch options.
 
@@ -391,10 +391,9 @@ class Lift(Admin):
             raise UsageError("stop: a table needs an end; give 'latest', an offset or a time")
         if bytes_max < 1:
             raise UsageError(f"bytes_max must be 1 or more, not {bytes_max}")
-        names = check_columns(columns)
-        options = replace(
-            options or ConsumeOptions(), extra_columns=tuple(name for name in EXTRA_COLUMNS if name in names)
-        )
+        options = options or ConsumeOptions()
+        names = check_columns(columns, options.extra_columns)
+        options = replace(options, extra_columns=tuple(name for name in EXTRA_COLUMNS if name in names))
         consumer = self.consume_batches(
             stream, start=start, stop=stop, partitions=partitions, subjects=subjects, options=options
         )

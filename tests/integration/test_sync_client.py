@@ -83,6 +83,8 @@ def test_ranges(lift, name):
     lift.publish(f"{name}.y", b"", message_id="one")
     ids = lift.to_arrow(name, subjects=f"{name}.y", columns=["message_id", "leader_epoch"])
     assert ids.to_pylist() == [{"message_id": b"one", "leader_epoch": 1}]
+    more = lift.to_arrow(name, options=liftpy.ConsumeOptions(extra_columns=("leader_epoch",)))
+    assert more.column_names == [*table.column_names, "leader_epoch"]
     with pytest.raises(liftpy.RangeTooLargeError, match="needs more than 10000 bytes"):
         lift.to_arrow(name, bytes_max=10_000)
     with pytest.raises(liftpy.UsageError, match="columns"):

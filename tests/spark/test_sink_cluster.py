@@ -14,10 +14,11 @@ from liftpy_envelope.ack import AckPolicy
 from liftpy_spark.connections import bucket
 from liftpy_spark.sink import applying
 from liftpy_spark.sink import link as sink_link
+from liftpy_spark.sink.accounts import mark_of
 from liftpy_spark.sink.commit import StagedRows, commit
 from liftpy_spark.sink.contents import total_of
 from liftpy_spark.sink.decision import SinkBatch
-from liftpy_spark.sink.errors import CommitUnclearError, SinkModeError, StagingDamagedError
+from liftpy_spark.sink.errors import BatchMismatchError, CommitUnclearError, SinkModeError, StagingDamagedError
 from liftpy_spark.sink.link import StreamTarget, open_link
 from liftpy_spark.sink.options import SinkOptions
 from liftpy_spark.sink.plan import make_plan
@@ -124,6 +125,32 @@ def test_a_driver_that_dies_between_partitions(system, staging, is_stored):
         commit_rows(plan, staged(plan, batch, tasks=5))
         assert numbers(system, stream).total() == (number + 1) * COUNT
         assert left(plan, batch) == []
+
+
+def test_a_batch_after_a_change_of_leaders_knows_whether_records_are_gone(system):
+    """The mark of the batch before says up to where it wrote, and in which leader epoch at the latest."""
+    stream = "sinkepochs"
+    system.lift.create_stream(stream, subject=stream)
+    plan = plan_of(system, stream)
+    store = bucket(plan.options.connection)
+    commit_rows(plan, staged(plan, batch_of(plan)))
+    before = system.lift.stream_info(stream).partitions[0]
+    mark = mark_of(store, batch_of(plan))
+    assert mark == ({0: before.high_watermark}, {0: before.leader_epoch})
+    system.node.kill()
+    system.node.start()
+    eventually(
+        lambda: (system.lift.stream_info(stream).partitions[0].leader_epoch or 0) > before.leader_epoch, "it leads anew"
+    )
+    commit_rows(plan, staged(plan, batch_of(plan, 1)))
+    assert numbers(system, stream) == Counter(dict.fromkeys(range(COUNT), 2))
+
+    # As if batch 2 had reached further than the first epoch did: what is there now is in the second.
+    forged = mark._replace(ends={0: before.high_watermark + 1})
+    store.create(batch_of(plan, 2).done_key, forged.encode(), "forged")
+    with pytest.raises(BatchMismatchError, match=f"other records from {before.high_watermark} on"):
+        commit_rows(plan, staged(plan, batch_of(plan, 3)))
+    assert numbers(system, stream).total() == 2 * COUNT
 
 
 def left(plan, batch):

@@ -40,14 +40,14 @@ class PandasMissingError(LiftError, ImportError):
         super().__init__("to_pandas needs pandas: pip install pandas; to_arrow does without")
 
 
-def check_columns(columns: Sequence[str] | None) -> list[str]:
-    """The columns to read, by default those of `RECORDS_SCHEMA`.
+def check_columns(columns: Sequence[str] | None, extra: tuple[str, ...] = ()) -> list[str]:
+    """The columns to read, by default those of `records_schema(extra)`.
 
     Raises:
         UsageError: there is no such column, or none is named, or one twice.
     """
     if columns is None:
-        return list(RECORDS_SCHEMA.names)
+        return list(records_schema(extra).names)
     names = records_schema(EXTRA_COLUMNS).names
     unknown = [column for column in columns if column not in names]
     if isinstance(columns, str) or unknown or not columns or len(set(columns)) < len(columns):

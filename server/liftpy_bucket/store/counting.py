@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored
@@ -10,22 +11,27 @@ from liftpy_bucket.store.object_store import Entry, Head, ObjectStore, Stored
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = ["KINDS", "PRICES_USD", "CountingStore", "cost_usd"]
+__all__ = ["KINDS", "CountingStore", "costs_usd"]
 
 KINDS: Final = ("get", "get_range", "head", "create", "replace", "list", "delete")
-PRICES_USD: Final = {
+_PRICES_USD: Final = {
     **dict.fromkeys(("create", "replace", "list"), 5e-6),
     **dict.fromkeys(("get", "get_range", "head"), 4e-7),
     "delete": 0.0,
 }
-"""What a request of a kind costs, by the list price of AWS S3 Standard in us-east-1."""
-
 _KEYS_PER_REQUEST: Final = 1_000  # S3 lists and deletes that many at a time
 
 
-def cost_usd(requests: Mapping[str, int]) -> float:
-    """What requests cost, by `PRICES_USD`. Kinds that it lacks cost nothing."""
-    return round(sum(count * PRICES_USD.get(kind, 0.0) for kind, count in requests.items()), 9)
+def costs_usd(*requests: Mapping[str, int]) -> dict[str, float]:
+    """What requests cost in all by the list price of AWS S3 Standard in us-east-1, by kind.
+
+    Args:
+        requests: Counts by kind; kinds without a price cost nothing.
+    """
+    every = Counter[str]()
+    for counts in requests:
+        every.update(counts)
+    return {kind: round(count * _PRICES_USD.get(kind, 0.0), 9) for kind, count in sorted(every.items())}
 
 
 class CountingStore(ObjectStore):

@@ -126,7 +126,6 @@ class IngestConnection:
         self._session = NatsSession(options, name, clock, self, rng)
         self._marks = marks
         self._ask_limits = ask_limits
-        self._room: dict[NatsConnection, str] = {}  # of servers that hold little
         self._make_change = make_change
         self._wanted: dict[Binding, None] = {} if marks is None else {marks: None}
         self._opening: Subscriptions | None = None
@@ -314,7 +313,7 @@ class IngestConnection:
         except MonitoringError as error:
             logger.info("max_pending and write_deadline of the NATS server are not known here: %s", error)
         if connection in self._standing:
-            self._room[connection] = small_room(connection.info, limits)
+            self._standing[connection].room = small_room(connection.info, limits)
         advice = advice_on_pending(connection.info, limits)
         if advice is not None:
             self._session.warn(advice)
@@ -472,7 +471,7 @@ class IngestConnection:
         subscriptions = self._standing.pop(connection, None)
         if subscriptions is None:
             return
-        unfinished_bytes, room = subscriptions.ingest.unfinished_bytes, self._room.pop(connection, "")
+        unfinished_bytes = subscriptions.ingest.unfinished_bytes
         subscriptions.ingest.reset()
         self._unbound += subscriptions.ingest.unbound
         if subscriptions is self._current:
@@ -480,7 +479,8 @@ class IngestConnection:
             if cause == SILENT and connection.address is not None:
                 self._left_silent.add(connection.address.place)
             if cause == LOST:
-                cause = probable_cause(self._clock.elapsed() - self.whole_s, unfinished_bytes, room) or LOST
+                behind_s = self._clock.elapsed() - self.whole_s
+                cause = probable_cause(behind_s, unfinished_bytes, subscriptions.room) or LOST
             self._went_deaf(cause)
 
     def _went_deaf(self, cause: str) -> None:

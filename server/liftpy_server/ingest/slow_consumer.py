@@ -22,7 +22,7 @@ _DEADLINE_S: Final = 10.0  # nats-server's own
 _MIB: Final = 1024 * 1024
 
 
-def probable_cause(behind_s: float, unfinished_bytes: int, room: str = "") -> str | None:
+def probable_cause(behind_s: float, unfinished_bytes: int, room: str) -> str | None:
     """Why a server has closed a connection without a word, if it looks like a slow consumer.
 
     Args:

@@ -25,12 +25,14 @@ class Subscriptions:
 
     Attributes:
         refused: why the server refuses those that it refuses.
+        room: what to say of a server that holds little for this node; empty of others.
     """
 
     def __init__(self, connection: NatsConnection, ingest: Ingest) -> None:
         self.connection = connection
         self.ingest = ingest
         self.refused: dict[Binding, str] = {}
+        self.room = ""
         self._numbers: dict[Binding, int] = {}
         self._last_number = 0
         self._unconfirmed: dict[Binding, None] = {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.exceptions import HTTPException
@@ -11,7 +10,7 @@ from starlette.exceptions import HTTPException
 from liftpy.cli.cluster.health import problems_of
 from liftpy.cli.console.showing import spans
 from liftpy.cli.group.lags import lags_of, streams_of
-from liftpy_bucket.store.counting import cost_usd
+from liftpy_bucket.store.counting import costs_usd
 from liftpy_envelope.stream_config import INTERNAL_PREFIX, StreamConfig
 
 if TYPE_CHECKING:
@@ -207,7 +206,5 @@ def _flat(value: dict[str, Any], before: str = "") -> list[tuple[str, Any]]:
 async def bucket(site: Site, request: Request) -> Response:
     """What the bucket has, what is on its way there, and what that costs."""
     seen = await site.watcher.snapshot()
-    every = Counter(seen.tier.requests)
-    every.update(seen.tier.read_requests)
-    costs = {kind: cost_usd({kind: count}) for kind, count in sorted(every.items())}
+    costs = costs_usd(seen.tier.requests, seen.tier.read_requests)
     return await site.render(request, "bucket", tier=seen.tier, costs=costs)

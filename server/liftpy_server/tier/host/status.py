@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-from liftpy_bucket.store.counting import cost_usd
+from liftpy_bucket.store.counting import costs_usd
 from liftpy_server.tier.schedule.alarms import StoreState, room_s
 
 if TYPE_CHECKING:
@@ -156,7 +156,6 @@ def tier_metrics(status: Mapping[str, Any]) -> Iterator[Metric]:
         "what all these requests cost by the list price of AWS S3 Standard, by kind",
         labels=["kind"],
     )
-    for kind in sorted({*status["requests"], *status["read_requests"]}):
-        count = status["requests"].get(kind, 0) + status["read_requests"].get(kind, 0)
-        cost.add_metric([kind], cost_usd({kind: count}))
+    for kind, amount in costs_usd(status["requests"], status["read_requests"]).items():
+        cost.add_metric([kind], amount)
     yield cost
