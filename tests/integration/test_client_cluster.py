@@ -28,15 +28,22 @@ async def take_offsets(consumer, count):
     return found
 
 
-async def publish_steadily(publish, trouble):
-    """Publish `COUNT` messages, about a thousand a second; the trouble comes in the middle. The acks."""
+async def publish_steadily(lift, publish, trouble):
+    """Publish `COUNT` messages to `s`, about a thousand a second; `trouble` comes to the leader between them. The acks.
+
+    The leader is asked for when the first message is acked: one that has been replaced since the stream was created
+    would make no trouble.
+    """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     tasks = []
     for number in range(COUNT):
         await asyncio.sleep(max(0.0, began_s + number / 1_000 - loop.time()))
+        if number == BEFORE - 100:
+            await asyncio.wait_for(tasks[0], 30)
+            leader = await leader_of(lift, "s")
         if number == BEFORE:
-            trouble()
+            trouble(leader)
         tasks.append(asyncio.ensure_future(publish(b"%d" % number)))
     return await asyncio.wait_for(asyncio.gather(*tasks), 60)
 
@@ -46,7 +53,6 @@ async def test_a_leader_is_killed_under_publishers_and_consumers(tmp_path, how):
     async with running_cluster(tmp_path) as kit, kit.connect() as lift, kit.connect() as reader:
         await create(lift, "s", "s.>")
         await settled(lift, ["s"])
-        leader = await leader_of(lift, "s")
         reading = asyncio.ensure_future(take_offsets(reader.consume("s"), COUNT))
 
         async with lift.publisher() as publisher:
@@ -56,7 +62,7 @@ async def test_a_leader_is_killed_under_publishers_and_consumers(tmp_path, how):
                     return await lift.publish("s.a", value, message_id=value.decode(), timeout_s=10)
                 return await (await publisher.publish("s.a", value))
 
-            acks = await publish_steadily(publish, lambda: kit.nodes[leader].signal(signal.SIGKILL))
+            acks = await publish_steadily(lift, publish, lambda leader: kit.nodes[leader].signal(signal.SIGKILL))
         found = await asyncio.wait_for(reading, 40)
         assert max(ack.epoch for ack in acks) > min(ack.epoch for ack in acks)
         assert [offset for offset, _ in found] == list(range(COUNT))
@@ -68,18 +74,24 @@ async def test_a_leader_that_hangs_is_left(tmp_path):
     async with running_cluster(tmp_path) as kit, kit.connect() as lift, kit.connect() as reader:
         await create(lift, "s", "s.>")
         await settled(lift, ["s"])
-        leader = await leader_of(lift, "s")
         reading = asyncio.ensure_future(take_offsets(reader.consume("s"), COUNT))
+        stopped = []
+
+        def stop(leader):
+            stopped.append(kit.nodes[leader])
+            stopped[0].signal(signal.SIGSTOP)
+
         try:
             async with lift.publisher() as publisher:
 
                 async def publish(value):
                     return await (await publisher.publish("s.a", value))
 
-                acks = await publish_steadily(publish, lambda: kit.nodes[leader].signal(signal.SIGSTOP))
+                acks = await publish_steadily(lift, publish, stop)
             found = await asyncio.wait_for(reading, 40)
         finally:
-            kit.nodes[leader].signal(signal.SIGCONT)
+            for node in stopped:
+                node.signal(signal.SIGCONT)
         assert dict(found) == {ack.offset: b"%d" % number for number, ack in enumerate(acks)}
 
 

@@ -57,10 +57,17 @@ class GapKeeper(Protocol):
 
 @dataclass(slots=True)
 class _Open:
-    """A gap that lasts, and since when by this node's clock of elapsed time."""
+    """A gap that lasts.
+
+    Attributes:
+        gap: as it was written down last.
+        since_s: its begin by this node's clock of elapsed time.
+        ahead_ns: the wall clock of the node on which it began is ahead of this node's, at least by so much.
+    """
 
     gap: Gap
     since_s: float
+    ahead_ns: int = 0
 
 
 @dataclass(slots=True)
@@ -182,7 +189,7 @@ class PartitionGaps:
         self._led_since_s = self._clock.elapsed()
         known = all_told(recorded, self._unrecorded)
         lasting = [gap for gap in known if gap.until_ns is None and gap.id not in ours]
-        self._lapse += [_Open(gap, self._at_s(gap.since_ns)) for gap in lasting]
+        self._lapse += map(self._of_another, lasting)
         if since_s is None:
             self._listening_s = self._clock.elapsed()  # what its leader before told of, and is recorded late, ends here
         else:
@@ -196,7 +203,7 @@ class PartitionGaps:
         for gap in recorded:
             if gap.until_ns is not None or gap.id in ours:
                 continue
-            known = _Open(gap, self._at_s(gap.since_ns))
+            known = self._of_another(gap)
             if self._lapse:
                 self._lapse.append(known)
             else:
@@ -287,8 +294,14 @@ class PartitionGaps:
             self._keep(known.gap)
         self._grown.clear()
 
+    def _of_another(self, gap: Gap) -> _Open:
+        """A gap that began on another node. One that seems to begin in the future stays in that node's time."""
+        return _Open(gap, self._at_s(gap.since_ns), max(0, gap.since_ns - self._clock.now_ns()))
+
     def _write_anew(self, known: _Open, *, until_ns: int | None) -> Gap:
-        since_ns = min(known.gap.since_ns, self._wall_ns(known.since_s))
+        since_ns = min(known.gap.since_ns, self._wall_ns(known.since_s) + known.ahead_ns)
+        if until_ns is not None:
+            until_ns += known.ahead_ns
         gap = replace(known.gap, version=known.gap.version + 1, since_ns=since_ns, until_ns=until_ns)
         self._write(gap)
         return gap

@@ -256,6 +256,26 @@ def test_a_gap_that_lasts_reaches_back_as_far_as_its_successor_lacks_messages(no
     assert node.shown() == [(LASTS.cause, -9, 0, None)]
 
 
+AHEAD = Gap(id="n1.1.1", version=3, since_ns=NOW_NS + 60 * SECOND, until_ns=None, cause="a route was lost")
+
+
+def test_a_gap_of_a_node_whose_clock_is_ahead_keeps_its_begin_and_lasts(node):
+    """By this node's clock it begins in the future; a gap from now until now would tell of nothing."""
+    node.gaps.take_over([AHEAD], None, "another led")
+    node.clock.advance(2)
+    node.clock.ns -= 10 * SECOND
+    node.gaps.open(node.now_s - 5, "earlier")
+    node.gaps.close()
+    assert node.shown() == [(AHEAD.cause, 60 - 10 - 3, 60 - 10 + 2, None)]
+
+
+def test_a_gap_of_a_node_whose_clock_is_ahead_that_is_told_late_keeps_its_begin(node):
+    node.gaps.take_over([], None, "another led")
+    node.clock.advance(2)
+    node.gaps.recorded_elsewhere([AHEAD])
+    assert node.shown() == [(AHEAD.cause, 60, 60, None)]
+
+
 def test_a_gap_that_is_told_late_ends_with_that_of_the_successor(node):
     node.gaps.take_over([], node.now_s - 1, "another led")
     node.gaps.recorded_elsewhere([LASTS])
