@@ -314,7 +314,10 @@ class NatsWorld(ShellWorld):
         if not all(map(self._is_heard, range(self.partitions))):
             return False
         told = [node.gaps(number) for node in self.nodes.values() for number in range(self.partitions)]
-        return all(until is not None for gaps in told for _, until, _ in gaps)
+        if any(until is None for gaps in told for _, until, _ in gaps):
+            return False
+        partitions = [node.partition(number) for node in self.nodes.values() for number in range(self.partitions)]
+        return all(each is None or each.gaps.are_recorded for each in partitions)
 
     def _run(self) -> ShellResult:
         result = super()._run()

@@ -40,6 +40,16 @@ class Listening:
             stream.bindings = _wanted(stream)
         return [binding for stream in streams for binding in stream.bindings]
 
+    def behind_since_s(self, stream: LocalStream) -> float:
+        """What was published to a stream since then may be on its way to this node, by elapsed time.
+
+        A partition that it takes over gets that as well, though the leader before may have stored it. Infinite while
+        nothing of the stream is subscribed.
+        """
+        if self._ingest is None or self._ingest.hearing is None or not stream.bindings:
+            return float("inf")
+        return self._ingest.whole_s
+
     def confirmed(self, stream: LocalStream) -> None:
         """All subscriptions of a stream are confirmed."""
         stream.refusal = None

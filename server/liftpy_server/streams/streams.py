@@ -170,7 +170,7 @@ class Streams(StreamLookup):
             recorded = stream.info.gaps.get(partition.number, ())
             since_s = None
             if not has_heard_all:
-                since_s = self.whole_until_s(partition)
+                since_s = min(self.whole_until_s(partition), self.listening.behind_since_s(stream))
                 self._taken_over += 1
             partition.gaps.take_over(recorded, since_s, LED_ELSEWHERE)
         self.listening.change(stream)

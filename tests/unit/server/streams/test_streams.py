@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pytest
+
 from liftpy_envelope.errors import ErrorCode
 from liftpy_server.streams.streams import Streams
 
@@ -68,6 +70,24 @@ async def test_what_a_lost_route_cost_a_partition_that_another_node_leads_now_is
     (gap,) = led.gaps.unrecorded()
     assert (gap.until_ns - gap.since_ns, kit.clock.now_ns() - gap.until_ns) == (2 * 10**9, 60 * 10**9)
     assert "1 partitions that this node led until lately may miss messages: a route was lost" in caplog.text
+
+
+@pytest.mark.parametrize(("is_subscribed", "since"), [(True, -3), (False, -1)])
+def test_the_gap_of_a_failover_reaches_back_to_what_may_come_twice(make_kit, is_subscribed, since):
+    """A node that is subscribed for another partition gets what it has not read yet, and the leader before stored."""
+    kit = make_kit(partitions=2)
+    kit.clock.advance(60)
+    now_s = kit.clock.elapsed()
+    local = SimpleNamespace(info=kit.info, bindings=["it"] * is_subscribed)
+    streams = Streams(SimpleNamespace(whole_until_s=lambda _stream, _partition: now_s - 1), None, None)
+    streams.listening._ingest = SimpleNamespace(hearing="a server", whole_s=now_s - 3)
+    streams.listening.change = lambda _stream: None
+    streams.by_uuid[kit.info.uuid] = local
+    partition = kit.partitions[1]
+    partition.lead(2)
+    streams.leadership_changed(SimpleNamespace(partition=partition, goes_on_leading=False))
+    (gap,) = partition.gaps.unrecorded()
+    assert (gap.since_ns - kit.clock.now_ns()) / 10**9 == since
 
 
 async def test_partitions_without_records_are_not_looked_at_every_few_seconds(make_kit):
