@@ -57,7 +57,7 @@ def test_a_change_of_servers_and_one_of_leaders_wait_for_each_other():
 @pytest.mark.thorough
 def test_a_change_of_servers_over_slow_routes_misses_nothing():
     """Nor is anything stored twice; the run fails if it is."""
-    results = [run_nats(seed, only=frozenset({"lame_duck"}), lag_us=150 * MS) for seed in (1, 3, 7)]
+    results = [run_nats(seed, only=frozenset({"lame_duck"}), lag_us=150 * MS) for seed in (3, 7, 11)]
     assert sum(result.shell.seen["change of servers"] for result in results) > 2
     assert sum(result.shell.seen["unsteady change of servers"] for result in results) == 0
     assert [result.lost for result in results] == [0] * 3

@@ -62,12 +62,12 @@ class _Open:
     Attributes:
         gap: as it was written down last.
         since_s: its begin by this node's clock of elapsed time.
-        ahead_ns: the wall clock of the node on which it began is ahead of this node's, at least by so much.
+        is_ahead: it began on another node, whose wall clock is ahead of this one's; its times are by that clock.
     """
 
     gap: Gap
     since_s: float
-    ahead_ns: int = 0
+    is_ahead: bool = False
 
 
 @dataclass(slots=True)
@@ -142,14 +142,15 @@ class PartitionGaps:
     def open(self, since_s: float, cause: str) -> None:
         """Messages may be missing from `since_s` on; a gap that lasts already goes on under its own cause."""
         self._ends_with_answer = False
-        if not self._lapse:
+        first = next((each for each in self._lapse if not each.is_ahead), None)
+        if first is None:
             gap = self._begun(since_s, None, cause)
-            self._lapse = [_Open(gap, since_s)]
+            self._lapse.insert(0, _Open(gap, since_s))
             self._keeper.begun(self, cause)
             self._write(gap)
-        elif since_s < self._lapse[0].since_s:
-            self._lapse[0].since_s = since_s
-            self._lapse[0].gap = self._write_anew(self._lapse[0], until_ns=None)
+        elif since_s < first.since_s:
+            first.since_s = since_s
+            first.gap = self._write_anew(first, until_s=None)
 
     def close(self) -> None:
         """Nothing is missing from now on."""
@@ -158,9 +159,8 @@ class PartitionGaps:
         self._listening_s = self._clock.elapsed()
         if not lapse:
             return
-        now_ns = self._clock.now_ns()
         for each in lapse:
-            self._write_anew(each, until_ns=now_ns)
+            self._write_anew(each, until_s=self._listening_s)
         self._since_gap_s = self._listening_s
         first = lapse[0]
         self._keeper.ended(self, first.gap.cause, self._listening_s - first.since_s)
@@ -207,8 +207,7 @@ class PartitionGaps:
             if self._lapse:
                 self._lapse.append(known)
             else:
-                until_ns = min(self._clock.now_ns(), max(self._wall_ns(self._listening_s), gap.since_ns))
-                self._write_anew(known, until_ns=until_ns)
+                self._write_anew(known, until_s=self._listening_s)
 
     def _go_on(self, ends_ns: dict[str, int]) -> None:
         """What lasts here, and another node has ended that led before, goes on as a gap of its own from there."""
@@ -295,13 +294,16 @@ class PartitionGaps:
         self._grown.clear()
 
     def _of_another(self, gap: Gap) -> _Open:
-        """A gap that began on another node. One that seems to begin in the future stays in that node's time."""
-        return _Open(gap, self._at_s(gap.since_ns), max(0, gap.since_ns - self._clock.now_ns()))
+        """A gap that began on another node. If it seems to begin in the future, now is taken for its begin."""
+        return _Open(gap, self._at_s(gap.since_ns), is_ahead=gap.since_ns > self._clock.now_ns())
 
-    def _write_anew(self, known: _Open, *, until_ns: int | None) -> Gap:
-        since_ns = min(known.gap.since_ns, self._wall_ns(known.since_s) + known.ahead_ns)
-        if until_ns is not None:
-            until_ns += known.ahead_ns
+    def _write_anew(self, known: _Open, *, until_s: float | None) -> Gap:
+        since_ns, until_ns = known.gap.since_ns, None
+        if not known.is_ahead:
+            since_ns = min(since_ns, self._wall_ns(known.since_s))
+        if until_s is not None:
+            own_ns = since_ns + int((until_s - known.since_s) * 1e9) if known.is_ahead else self._wall_ns(until_s)
+            until_ns = max(since_ns, own_ns)
         gap = replace(known.gap, version=known.gap.version + 1, since_ns=since_ns, until_ns=until_ns)
         self._write(gap)
         return gap

@@ -5,6 +5,9 @@ them or has one again. What is published at a server without a route to ours doe
 no reason to wait: nobody publishes there. That is told apart by knocking: a port that refuses has no server. One that
 answers, or whose host says nothing, may have publishers.
 
+A server without a route that is there all the same had fallen silent, perhaps long before its loss was told. One that
+is back before anybody has knocked may have been silent, too, or it was started again. Then it has another id.
+
 A server that does not come back under its address although another comes in its place is taken to be replaced.
 
 A server that had no route when we came is never named by ours. So other servers are asked as well: those that ours
@@ -14,7 +17,7 @@ has no route to ours.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_server.nats.server_pool import of_same_cluster
@@ -35,14 +38,25 @@ class LostServer:
     Attributes:
         places: its addresses; of those that came back it has none any more.
         whole_s: everything that was published at it before had arrived when its loss was told, if it was told at once.
+        ids: by address, what the server called itself there before; without those that are not known.
         back_s: since when it is named again, or another in its place.
-        is_silent: it was knocked at, and there may be somebody.
+        fell_silent: it had no route, and was there all the same; None until it is looked for.
+        named: all of its addresses, also those that came back.
     """
 
     places: set[str]
     whole_s: float
+    ids: dict[str, str] = field(default_factory=dict)
     back_s: float | None = None
-    is_silent: bool = False
+    fell_silent: bool | None = None
+    named: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.named = frozenset(self.places)
+
+    def is_same(self, place: str, server_id: str) -> bool:
+        """Whether the server that answers at one of its addresses may be this one; it may if its id is not known."""
+        return self.ids.get(place, server_id) == server_id
 
 
 class ClusterWatch:
@@ -50,12 +64,34 @@ class ClusterWatch:
 
     Attributes:
         cause: Cause of the gap that there is while a server is lost; None while none is.
+        losses: how often one was.
     """
 
     def __init__(self) -> None:
         self._known: set[str] = set()
         self._lost: list[LostServer] = []
+        self._ids: dict[str, str] = {}
         self.cause: str | None = None
+        self.losses = 0
+
+    @property
+    def unidentified(self) -> set[str]:
+        """Addresses of servers that have a route, and whose ids are not known."""
+        return self._known - self._ids.keys()
+
+    def introduced(self, others: Mapping[str, Mapping[str, Any]], losses: int) -> None:
+        """Servers have said who they are, by address, since there were so many `losses`.
+
+        If one has been lost meanwhile, what answered may have taken its place.
+        """
+        if losses == self.losses:
+            named = {place: info.get("server_id") for place, info in others.items() if place in self._known}
+            self._ids |= {place: name for place, name in named.items() if isinstance(name, str)}
+
+    @property
+    def unclear(self) -> list[LostServer]:
+        """Servers that are lost, or were, and may be there without a route, or may have been, for all that is known."""
+        return [server for server in self._lost if server.back_s is None or server.fell_silent is None]
 
     @property
     def away(self) -> list[LostServer]:
@@ -78,6 +114,8 @@ class ClusterWatch:
         vanished = self._known - listed - {place}
         arrived = listed - self._known
         self._known = listed
+        if isinstance(server_id := info.get("server_id"), str):
+            self._ids[place] = server_id
         for server in self.away:
             arrived -= server.places
             server.places -= listed
@@ -87,7 +125,8 @@ class ClusterWatch:
             self.away[0].back_s = now_s
         if info.get("ldm") or not vanished:  # a server that is going to shut down names itself no longer
             return False
-        self._is_lost(LostServer(vanished, whole_s))
+        ids = {place: self._ids.pop(place) for place in vanished & self._ids.keys()}
+        self._is_lost(LostServer(vanished, whole_s, ids))
         return True
 
     def found(self, places: Iterable[str], whole_s: float, now_s: float) -> bool:
@@ -104,7 +143,7 @@ class ClusterWatch:
         fresh = {*places}.difference(*(server.places for server in self._lost))
         if not fresh:
             return False
-        self._is_lost(LostServer(fresh, whole_s, is_silent=True))
+        self._is_lost(LostServer(fresh, whole_s, fell_silent=True))
         fresh -= self._known
         if not fresh:  # it has been named meanwhile
             self._lost[-1].back_s = now_s
@@ -112,6 +151,7 @@ class ClusterWatch:
 
     def _is_lost(self, server: LostServer) -> None:
         self._lost.append(server)
+        self.losses += 1
         self.cause = self.cause or f"a route between NATS servers was lost: {_shown(server.places)}"
 
     def is_gone(self, server: LostServer) -> None:

@@ -297,7 +297,7 @@ class IngestConnection:
             if before is not None:
                 await self._leave(before, wanted, new, change)
             self._connections += 1
-            self.told(connection, connection.info)
+            self._note_servers(connection, connection.info)
             self._settle(new, wanted)
             self._ask_others(connection)
             self._check(wanted, since_s)
@@ -347,10 +347,24 @@ class IngestConnection:
         """See `ConnectionOwner`."""
         if self._current is None or connection is not self._current.connection:
             return
+        self._note_servers(connection, info)
+        identifying = self._tasks.get("asking who servers are")
+        if self._cluster.unidentified and (identifying is None or identifying.done()):
+            self._tasks["asking who servers are"] = asyncio.create_task(self._identify())
+
+    def _note_servers(self, connection: NatsConnection, info: dict[str, Any]) -> None:
         assert connection.address is not None, "it is open"
         if self._cluster.told(info, connection.address.place, self.whole_s, self._clock.elapsed()):
             self._route_is_lost(self.whole_s)
         self._look_on()
+
+    async def _identify(self) -> None:
+        """Ask servers that have a route who they are, so that they are known again when they come back."""
+        asked: set[str] = set()
+        while places := self._cluster.unidentified - asked:
+            losses = self._cluster.losses
+            self._cluster.introduced(await self._session.introductions(places), losses)
+            asked |= places
 
     def _route_is_lost(self, since_s: float) -> None:
         cause = str(self._cluster.cause)
@@ -373,8 +387,9 @@ class IngestConnection:
         """What they have to tell counts though the connection has ended since: then its time lies in a gap."""
         own, address = connection.info, connection.address
         assert address is not None, "it was opened"
-        ask = self._session.introductions
+        ask, losses = self._session.introductions, self._cluster.losses
         others = await ask({*self._session.places} - {address.place})
+        self._cluster.introduced(others, losses)
         found: dict[str, set[str]] = {}
         for place, info in (await ask(unnamed(own, address.place, others.values()))).items():
             if of_same_cluster(own, info):
@@ -448,7 +463,7 @@ class IngestConnection:
         while True:
             while not self._cluster.is_whole(self._clock.elapsed()):
                 try:
-                    for server in self._cluster.away:
+                    for server in self._cluster.unclear:
                         await self._look_for(server)
                 except Exception:
                     logger.exception("NATS servers could not be looked for now; they are in %g s", KNOCK_TIMEOUT_S)
@@ -460,11 +475,20 @@ class IngestConnection:
                     return
 
     async def _look_for(self, server: LostServer) -> None:
-        if await nobody_listens(server.places):
+        if server.back_s is None and await nobody_listens(server.places):
             self._cluster.is_gone(server)
-        elif not server.is_silent:
-            server.is_silent = True
-            self._route_is_lost(server.whole_s - ROUTE_SILENT_S_MAX)
+        elif server.fell_silent is None:
+            server.fell_silent = server.back_s is None or await self._is_same(server)
+            if server.fell_silent:
+                self._route_is_lost(server.whole_s - ROUTE_SILENT_S_MAX)
+
+    async def _is_same(self, server: LostServer) -> bool:
+        """Whether a server that is back may be the one that was lost, and not another, nor started again."""
+        knocks = await self._session.knock(server.named, KNOCK_TIMEOUT_S)
+        ids = {place: str(each.info.get("server_id")) for place, each in knocks.items() if each.info is not None}
+        if ids:
+            return any(server.is_same(place, server_id) for place, server_id in ids.items())
+        return not await nobody_listens(server.named)
 
     def lost(self, connection: NatsConnection) -> None:
         """See `ConnectionOwner`."""

@@ -262,11 +262,12 @@ AHEAD = Gap(id="n1.1.1", version=3, since_ns=NOW_NS + 60 * SECOND, until_ns=None
 def test_a_gap_of_a_node_whose_clock_is_ahead_keeps_its_begin_and_lasts(node):
     """By this node's clock it begins in the future; a gap from now until now would tell of nothing."""
     node.gaps.take_over([AHEAD], None, "another led")
+    assert node.gaps.cause == AHEAD.cause
     node.clock.advance(2)
     node.clock.ns -= 10 * SECOND
-    node.gaps.open(node.now_s - 5, "earlier")
+    node.gaps.open(node.now_s - 5, "lost here")
     node.gaps.close()
-    assert node.shown() == [(AHEAD.cause, 60 - 10 - 3, 60 - 10 + 2, None)]
+    assert node.shown() == [("lost here", -13, -8, None), (AHEAD.cause, 60, 62, None)]
 
 
 def test_a_gap_of_a_node_whose_clock_is_ahead_that_is_told_late_keeps_its_begin(node):

@@ -59,6 +59,35 @@ def test_another_in_its_place(watch):
     assert watch.is_whole(12.0 + ROUTE_GRACE_S)
 
 
+def test_a_server_that_is_back_is_known_again_by_its_id():
+    watch = ClusterWatch()
+    both, alone = names("a:1", "b:1", server_id="A"), names("a:1", server_id="A")
+    watch.told(both, "a:1", 0.0, 0.0)
+    assert watch.unidentified == {"b:1"}, "ours has said who it is"
+    watch.introduced({"b:1": {"server_id": "B"}, "c:1": {"server_id": "C"}}, watch.losses)
+    assert watch.unidentified == set()
+    watch.told(alone, "a:1", 9.0, 10.0)
+    watch.told(both, "a:1", 9.0, 10.0)
+    (server,) = watch.unclear
+    assert (server.back_s, server.named) == (10.0, {"b:1"})
+    assert server.is_same("b:1", "B")
+    assert not server.is_same("b:1", "ANOTHER")
+    assert server.is_same("d:1", "ANY"), "who was there is not known"
+    server.fell_silent = False
+    assert watch.unclear == []
+
+
+def test_an_answer_to_a_question_from_before_a_loss_may_be_of_another():
+    watch = ClusterWatch()
+    both, alone = names("a:1", "b:1", server_id="A"), names("a:1", server_id="A")
+    watch.told(both, "a:1", 0.0, 0.0)
+    losses = watch.losses
+    watch.told(alone, "a:1", 9.0, 10.0)
+    watch.told(both, "a:1", 9.0, 11.0)
+    watch.introduced({"b:1": {"server_id": "B"}}, losses)
+    assert watch.unidentified == {"b:1"}
+
+
 def test_one_new_server_takes_the_place_of_one(watch):
     watch.told(names("a:1", "b:1"), "a:1", 9.0, 10.0)
     watch.told(names("a:1"), "a:1", 9.0, 11.0)

@@ -480,6 +480,32 @@ async def test_a_lost_route_is_a_gap_until_the_server_is_reached_again(monkeypat
         assert lost_s - 10 < a.gaps[1][0] <= lost_s
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+async def test_a_server_that_is_back_as_soon_as_its_loss_is_told_may_have_been_silent_before(monkeypatch, is_replaced):
+    """Nobody could knock at it meanwhile. It was not silent if another answers there now: that has another id."""
+    monkeypatch.setattr("liftpy_server.ingest.connection.KNOCK_TIMEOUT_S", 20 * TICK_S)
+    monkeypatch.setattr("liftpy_server.ingest.cluster_watch.ROUTE_GRACE_S", 50 * TICK_S)
+    async with ScriptedNats() as other, ScriptedNats() as nats, Kit(nats) as kit:
+        of_cluster(other, nats)
+        of_cluster(nats, other)
+        nats.info["connect_urls"] = [nats.place]
+        stream = Stream("a")
+        await kit.ingest.start(stream.bindings)
+        client = await nats.client(0)
+        both = {"connect_urls": [nats.place, other.place]}
+        client.send_info(nats.info | both)
+        await until(lambda: other.place in kit.ingest._cluster._ids)
+        if is_replaced:
+            other.info["server_id"] = "STARTED AGAIN"
+        lost_s = kit.clock.elapsed()
+        client.send_info(nats.info)
+        client.send_info(nats.info | both)
+        await until(lambda: stream.gaps)
+        await until(lambda: stream.lapse is None)
+        (gap,) = stream.gaps
+        assert (gap[0] < lost_s - 80) is not is_replaced
+
+
 def of_cluster(server, *others, name="C"):
     """What a server of a cluster says: it has routes to the others."""
     server.info |= {"server_id": server.place, "cluster": name}
