@@ -15,13 +15,14 @@ from support.cluster import eventually
 from support.cluster_kit import create, partitions, running_cluster, settled
 from support.group_kit import fill
 from support.group_requests import PASSING, GroupPull, offsets_of
+from support.reading import http
 
 GROUP = "billing"
 
 
 @pytest.fixture
 async def kit(tmp_path):
-    async with running_cluster(tmp_path) as kit:
+    async with running_cluster(tmp_path, toml="[http]\nport = 0\n") as kit:
         yield kit
 
 
@@ -131,6 +132,15 @@ async def test_any_node_tells_of_all_groups_also_when_one_is_gone(kit, lift):
         return {each.coordinator for each in await lift.groups()} == set(kit.nodes)
 
     await eventually(are_spread, 40.0)
+
+    async def lags_are_told():
+        pages = [(await http(each.ready["http_port"], "/metrics"))[1] for each in kit.nodes.values()]
+        lines = [line for page in pages for line in page.splitlines() if line.startswith("liftpy_group_lag{")]
+        return sorted(lines) == sorted(
+            f'liftpy_group_lag{{group="{name}",partition="0",stream="orders"}} 3.0' for name in names
+        )
+
+    await eventually(lags_are_told, 20.0)  # by coordinators, wherever the stream has its leader
     await asyncio.to_thread(kit.kill, groups.coordinator.node_id)
 
     async def told():

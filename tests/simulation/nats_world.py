@@ -24,7 +24,7 @@ Not held against them, as they cannot know it:
   after that was subscribed that it is not found asleep, or if it is about to end;
 - what one that is about to end takes after it has lost its routes: it is not named any more, so nobody says so;
 - what is published while a route has fallen silent, if the node that led has ended, or listens to another server,
-  before a server has noticed.
+  before a server has noticed, or its own connection falls silent before that, and ends.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class NatsWorld(ShellWorld):
         self._changes_us: list[list[int]] = [[] for _ in range(self.partitions)]  # of leaders' connections
         self._hearing: list[Any] = [None] * self.partitions
         self._heard_by: list[list[Any]] = [[] for _ in range(self.partitions)]  # connections that stand still
+        self._silent_since_us: dict[Any, int] = {}  # of connections
         self._forgot_us: list[list[int]] = [[] for _ in range(self.partitions)]  # when one of them was no more
         self._offsets_ns: dict[tuple[str, int], set[int]] = {}  # of clocks, by gap and its begin
         self._troubles_us: list[list[int]] = [[] for _ in range(self.partitions)]  # when something was wrong with it
@@ -268,9 +269,20 @@ class NatsWorld(ShellWorld):
                 self._changes_us[number].append(self.scheduler.now_us)
                 self._heard_by[number] += [] if hearing is None or hearing in self._heard_by[number] else [hearing]
             standing = [each.ingest.hearing for each in self.nodes.values() if each.ingest is not None]
-            heard_by = [each for each in self._heard_by[number] if each in standing]
-            self._forgot_us[number] += [self.scheduler.now_us] * (len(self._heard_by[number]) - len(heard_by))
-            self._heard_by[number] = heard_by
+            ended = [each for each in self._heard_by[number] if each not in standing]
+            self._forgot_us[number] += [self._silent_since_us.get(each, self.scheduler.now_us) for each in ended]
+            self._heard_by[number] = [each for each in self._heard_by[number] if each in standing]
+        self._note_silent()
+
+    def _note_silent(self) -> None:
+        """A connection that ends in a silence has heard nothing since that began."""
+        silent: dict[Any, int] = {}
+        for node in self.nodes.values():
+            hearing = None if node.ingest is None else node.ingest.hearing
+            server = None if hearing is None else hearing.connection.address.host
+            if frozenset((node.node_id, server)) in self.wires.silent:
+                silent[hearing] = self._silent_since_us.get(hearing, self.scheduler.now_us)
+        self._silent_since_us = silent
 
     def _check_deaf(self, number: int) -> None:
         """A leader that does not hear NATS lets another lead that does, where nothing else is wrong."""

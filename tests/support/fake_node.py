@@ -31,7 +31,7 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         data_dir=SimpleNamespace(root=directory),
         maintenance=SimpleNamespace(storage_full=False, free_bytes=1 << 30),
         refusals=DoorRefusals(),
-        groups=SimpleNamespace(quota=SimpleNamespace(groups=2, size_bytes=1_000), offsets=lambda _: iter(())),
+        groups=SimpleNamespace(quota=SimpleNamespace(groups=2, size_bytes=1_000), told=lambda _: iter(())),
         durations={},
         tier=None,
         cold=None,

@@ -284,7 +284,9 @@ class ClusterDetails:
     Attributes:
         metadata_leader: the node that leads the metadata, as far as the node that answered knows.
         voters: ids of the nodes that vote on the metadata.
-        under_replicated_count: partitions with fewer replicas in sync than they should have.
+        streams: how many there are, without the internal ones.
+        partitions: how many those have.
+        under_replicated_count: partitions with fewer replicas in sync than they should have, of internal streams, too.
         under_replicated: the first of them.
         leaderless_count: partitions that take no messages, since none of their in-sync replicas is up.
         leaderless: the first of them.

@@ -14,17 +14,19 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from liftpy_server.admin.groups.lags import GROUP_PARTITIONS_MAX, GROUPS_MAX
 from liftpy_server.admin.info import node_info
 from liftpy_server.canary.metrics import canary_metrics
 from liftpy_server.tier.host.status import tier_metrics
 from liftpy_server.tier.reads.metrics import cold_metrics
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
     from prometheus_client.metrics_core import Metric
 
+    from liftpy_envelope.pull import PartitionKey
     from liftpy_server.admin.node_parts import NodeParts
     from liftpy_server.partition.partition import Partition
     from liftpy_server.streams.opening import LocalStream
@@ -85,14 +87,13 @@ _DURATIONS: Final = {
     "gc": "garbage collections of Python, during which the node stands still",
     "tier_upload": "uploads to the bucket",
 }
-_GROUPS_MAX: Final = 1_000
-_GROUP_OFFSETS_MAX: Final = 10_000
 _PYTHON: Final = platform.python_version()
 
 
 class _NodeCollector(Collector):
-    def __init__(self, node: NodeParts) -> None:
+    def __init__(self, node: NodeParts, group_lags: Mapping[tuple[str, PartitionKey], int]) -> None:
         self._node = node
+        self._group_lags = group_lags
 
     def collect(self) -> Iterator[Metric]:
         info = node_info(self._node)
@@ -181,22 +182,30 @@ class _NodeCollector(Collector):
         yield isr
 
     def _groups(self, shown: AbstractSet[str]) -> Iterator[Metric]:
-        """Of the groups that this node coordinates; their lag is the high watermark less this."""
-        offsets = GaugeMetricFamily(
-            "liftpy_group_committed_offset",
-            "next offset that a group reads",
-            labels=["group", "stream", "partition"],
-        )
+        """Of the groups that this node coordinates."""
+        labels = ["group", "stream", "partition"]
+        offsets = GaugeMetricFamily("liftpy_group_committed_offset", "next offset that a group reads", labels=labels)
+        lags = GaugeMetricFamily("liftpy_group_lag", "offsets that a group has yet to read", labels=labels)
         members = GaugeMetricFamily("liftpy_group_members", "members of a group", labels=["group"])
+        names = {info.uuid: info.name for info in self._node.metadata.state.streams.values()}
         told, streams_max = set(shown), self._node.config.metrics.streams_max
-        for group, committed, count in self._node.groups.offsets(_GROUPS_MAX):
-            members.add_metric([group], float(count))
-            for key, each in committed:
-                if each.stream not in told and (streams_max is None or len(told) < streams_max):
-                    told.add(each.stream)  # no replica of it is here
-                if each.stream in told and len(offsets.samples) < _GROUP_OFFSETS_MAX:
-                    offsets.add_metric([group, each.stream, str(key.partition)], float(each.offset))
+
+        def is_told(stream: str) -> bool:
+            if stream not in told and (streams_max is None or len(told) < streams_max):
+                told.add(stream)  # no replica of it is here
+            return stream in told
+
+        for group in self._node.groups.told(GROUPS_MAX):
+            members.add_metric([group.name], float(group.members))
+            for key, each in group.committed:
+                if is_told(each.stream) and len(offsets.samples) < GROUP_PARTITIONS_MAX:
+                    offsets.add_metric([group.name, each.stream, str(key.partition)], float(each.offset))
+        for (name, key), lag in self._group_lags.items():
+            stream = names.get(key.uuid.hex())
+            if stream is not None and is_told(stream):
+                lags.add_metric([name, stream, str(key.partition)], float(lag))
         yield offsets
+        yield lags
         yield members
 
     def _partitions(self, partitions: Sequence[Partition]) -> Iterator[Metric]:
@@ -245,8 +254,13 @@ class _NodeCollector(Collector):
         yield in_sync
 
 
-def render_metrics(node: NodeParts) -> bytes:
-    """Everything, in the Prometheus text format."""
+def render_metrics(node: NodeParts, group_lags: Mapping[tuple[str, PartitionKey], int]) -> bytes:
+    """Everything, in the Prometheus text format.
+
+    Args:
+        node: This node.
+        group_lags: How many offsets groups have yet to read, as `GroupLags` finds them.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_NodeCollector(node))
+    registry.register(_NodeCollector(node, group_lags))
     return generate_latest(registry)

@@ -15,19 +15,20 @@ from liftpy_server.admin.metrics import render_metrics
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from liftpy_server.admin.groups.lags import GroupLags
     from liftpy_server.admin.http import Page
     from liftpy_server.admin.node_parts import NodeParts
 
 __all__ = ["node_pages"]
 
 
-def node_pages(node: NodeParts) -> Callable[[str], Awaitable[Page | None]]:
+def node_pages(node: NodeParts, group_lags: GroupLags) -> Callable[[str], Awaitable[Page | None]]:
     """The pages of a node, by path."""
 
     async def page(path: str) -> Page | None:
         match path:
             case "/metrics":
-                return metrics_page(render_metrics(node))
+                return metrics_page(render_metrics(node, await group_lags.read()))
             case "/varz":
                 return json_page(node_info(node))
             case "/healthz":

@@ -8,6 +8,7 @@ import secrets
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -21,6 +22,8 @@ from liftpy_log.histogram import Histogram
 from liftpy_log.ids.dedupe import DedupeMemory
 from liftpy_log.storage.disk import OsDisk
 from liftpy_log.storage.files import FileCache
+from liftpy_server.admin.gather import Gatherer
+from liftpy_server.admin.groups.lags import GroupLags
 from liftpy_server.admin.http import HttpServer
 from liftpy_server.admin.info import cluster_info
 from liftpy_server.admin.neighbours import check_alone
@@ -358,7 +361,10 @@ class Node:
         self.admin = AdminService(parts)
         await self.admin.start()
         self._undo.append(self.admin.stop)
-        self.http = HttpServer(self.config.http, parts.refusals, node_pages(parts))
+        gatherer = Gatherer(parts, self.admin.requests)
+        group_lags = GroupLags(parts, partial(gatherer.show, brief=True))
+        self._undo.append(group_lags.stop)
+        self.http = HttpServer(self.config.http, parts.refusals, node_pages(parts, group_lags))
         await self.http.start()
         self._undo.append(self.http.stop)
 

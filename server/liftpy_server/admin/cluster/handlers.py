@@ -154,6 +154,7 @@ class NodeHandlers:
         request = parse_settings(ClusterRequest, body)
         state, quorum = await self._latest(), self._quorum()
         moving, few, none = reassignments(state), under_replicated(state), leaderless(state)
+        of_users = [stream for stream in state.streams.values() if not stream.config.is_internal]
         nodes, moves = await asyncio.gather(self._nodes(state, quorum), self._progress(moving[: request.limit]))
         return {
             "cluster": {
@@ -163,8 +164,8 @@ class NodeHandlers:
                 "voters": _show_members(quorum.voters),
                 "learners": _show_members(self._node.metadata.learners),
                 "nodes": nodes,
-                "streams": len(state.streams),
-                "partitions": sum(len(stream.partitions) for stream in state.streams.values()),
+                "streams": len(of_users),
+                "partitions": sum(len(stream.partitions) for stream in of_users),
                 "under_replicated_count": len(few),
                 "under_replicated": show_partitions(few, request.limit),
                 "leaderless_count": len(none),

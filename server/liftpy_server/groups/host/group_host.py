@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from liftpy_envelope.group_offsets import CommitRequest, OffsetFetchRequest
 from liftpy_envelope.group_routing import GROUPS_STREAM, partition_of_group
@@ -22,7 +22,7 @@ from liftpy_server.groups.host.upkeep import GroupUpkeep
 from liftpy_server.metadata.errors import MetadataUnavailableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from concurrent.futures import Executor
 
     from liftpy_envelope.groups import HeartbeatRequest, JoinRequest, LeaveRequest
@@ -40,9 +40,25 @@ if TYPE_CHECKING:
 
     GroupRequest = JoinRequest | HeartbeatRequest | LeaveRequest | CommitRequest | OffsetFetchRequest
 
-__all__ = ["GroupHost"]
+__all__ = ["GroupHost", "ToldGroup"]
 
 _ELSEWHERE = "another node coordinates the group now; look it up again"
+
+
+class ToldGroup(NamedTuple):
+    """What a coordinator tells of a group.
+
+    Attributes:
+        name: Name of the group.
+        committed: by partition, the next offset to read.
+        assigned: partitions that its members have.
+        members: how many it has.
+    """
+
+    name: str
+    committed: Iterator[tuple[PartitionKey, CommittedOffset]]
+    assigned: Sequence[PartitionKey]
+    members: int
 
 
 class GroupHost:
@@ -94,15 +110,17 @@ class GroupHost:
         """By number, the partitions of the stream of the groups that this node leads."""
         return self._hosted
 
-    def offsets(self, groups_max: int) -> Iterator[tuple[str, Iterator[tuple[PartitionKey, CommittedOffset]], int]]:
-        """Groups that this node coordinates, what each has committed, and how many members it has."""
+    def told(self, groups_max: int) -> Iterator[ToldGroup]:
+        """Groups that this node coordinates."""
         for hosted in self.hosted.values():
             coordinators = hosted.coordinators
             if coordinators is None:
                 continue
             for group in coordinators.groups[:groups_max]:
                 found = coordinators.find(group)
-                yield group, coordinators.table.of_group(group), 0 if found is None else len(found.members)
+                members = [] if found is None else list(found.members.values())
+                assigned = [key for member in members for key in member.assigned]
+                yield ToldGroup(group, coordinators.table.of_group(group), assigned, len(members))
             groups_max -= min(groups_max, len(coordinators.groups))
 
     def at(self, group: str) -> GroupPartition | GroupError:

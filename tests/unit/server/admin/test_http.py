@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from liftpy_server.admin.groups.lags import GroupLags
 from liftpy_server.admin.http import HttpServer
 from liftpy_server.admin.node_pages import node_pages
 from liftpy_server.metadata.state import PartitionInfo
@@ -20,7 +21,10 @@ def node(kit, tmp_path):
 
 
 def ask(node, line):
-    server = HttpServer(node.config.http, node.refusals, node_pages(node))
+    async def nobody(_streams):
+        return []
+
+    server = HttpServer(node.config.http, node.refusals, node_pages(node, GroupLags(node, nobody)))
     status, kind, body = asyncio.run(server._answer(f"{line}\r\nHost: x\r\n\r\n".encode()))
     return int(status.split()[0]), kind.decode(), body
 

@@ -28,7 +28,7 @@ def node(make_kit, tmp_path):
 def samples(node):
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
-        for family in text_string_to_metric_families(render_metrics(node).decode())
+        for family in text_string_to_metric_families(render_metrics(node, {}).decode())
         for sample in family.samples
     }
 

@@ -21,6 +21,7 @@ from liftpy_envelope.pull import PartitionKey
 from liftpy_log.histogram import Histogram
 from liftpy_server.admin.metrics import render_metrics
 from liftpy_server.canary.host import CanaryHost
+from liftpy_server.groups.host.group_host import ToldGroup
 from liftpy_server.metadata.state import PartitionInfo
 from liftpy_server.settings.config import MetricsConfig
 from liftpy_server.settings.tier import TierConfig
@@ -50,7 +51,9 @@ def node(kit, tmp_path):
     states = [{"node": "n2", "log_end": 2, "lag_messages": 1, "in_sync": True}]
     node.streams.partitions[0].replica_states = lambda: states
     committed = SimpleNamespace(stream=info.config.name, offset=5)
-    node.groups.offsets = lambda _: iter([("billing", iter([(PartitionKey(b"x" * 16, 0), committed)]), 2)])
+    key = PartitionKey(bytes.fromhex(info.uuid), 0)
+    node.groups.told = lambda _: iter([ToldGroup("billing", iter([(key, committed)]), [key], 2)])
+    node.group_lags = {("billing", key): 7}
     node.durations = {name: Histogram() for name in DURATIONS}
     node.tier = SimpleNamespace(status=lambda _: TIER)
     node.canary = CanaryHost(replace(node.config, tier=TierConfig(url="s3://bucket/prefix")), node.clock)
@@ -59,12 +62,14 @@ def node(kit, tmp_path):
 
 
 def families(node):
-    return {family.name: family for family in text_string_to_metric_families(render_metrics(node).decode())}
+    return {
+        family.name: family for family in text_string_to_metric_families(render_metrics(node, node.group_lags).decode())
+    }
 
 
 def exposed(node):
     """What a node tells: by name as queries use it, type and labels."""
-    return types_and_labels(render_metrics(node).decode())
+    return types_and_labels(render_metrics(node, node.group_lags).decode())
 
 
 def exposed_by_host():
@@ -147,12 +152,14 @@ def test_places_and_groups(node):
     assert (offset.labels, offset.value) == ({"group": "billing", "stream": name, "partition": "0"}, 5.0)
     (members,) = found["liftpy_group_members"].samples
     assert members.value == 2.0
+    (lag,) = found["liftpy_group_lag"].samples
+    assert (lag.labels, lag.value) == (offset.labels, 7.0)
 
 
 @pytest.mark.parametrize(("per_stream", "told"), [("all", 3), ("top 2", 2), ("off", 0)])
 def test_offsets_of_streams_that_are_elsewhere_are_told_and_bounded_too(node, per_stream, told):
     committed = [(PartitionKey(b"x" * 16, 0), SimpleNamespace(stream=f"far-{n}", offset=n)) for n in range(3)]
-    node.groups.offsets = lambda _: iter([("billing", iter(committed), 1)])
+    node.groups.told = lambda _: iter([ToldGroup("billing", iter(committed), [], 1)])
     node.streams = SimpleNamespace(by_uuid={}, by_key={}, partitions=[])
     node.config = replace(node.config, metrics=MetricsConfig(per_stream=per_stream))
     assert len(families(node)["liftpy_group_committed_offset"].samples) == told

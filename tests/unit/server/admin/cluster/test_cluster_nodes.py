@@ -108,6 +108,14 @@ async def test_the_cluster(cluster):
     assert (leaderless["stream"], shown["leaderless_count"]) == ("c", 1)
 
 
+async def test_internal_streams_are_not_counted_but_looked_after(cluster):
+    cluster.create("a", ["n1"])
+    cluster.create("__consumer_offsets", ["n3"], ["n3"], min_isr=1, subject="")
+    cluster.author.do("expire_node", node_id="n3", incarnation=1)
+    shown = (await cluster["n2"].ask("CLUSTER.INFO"))["cluster"]
+    assert (shown["streams"], shown["partitions"], shown["leaderless_count"]) == (1, 1, 2)
+
+
 async def test_partitions_with_too_few_replicas_in_sync(cluster):
     for number in range(3):
         cluster.create(f"s{number}", ["n1", "n2", "n3"])

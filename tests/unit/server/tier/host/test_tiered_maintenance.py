@@ -129,7 +129,7 @@ def test_metrics(bench, tmp_path):
         "failures": {"unavailable": 7},
     }
     node.tier = SimpleNamespace(status=lambda _limit: status)
-    text = render_metrics(node).decode()
+    text = render_metrics(node, {}).decode()
     for line in (
         'liftpy_tier_state{state="away"} 1.0',
         'liftpy_tier_state{state="ok"} 0.0',
