@@ -59,9 +59,7 @@ class NatsFaults(ShellFaults):
             server.deny(())
             if server.is_paused:
                 server.resume()
-            if server.is_lame:
-                world.nats.kill(server.name)
-            self._start_server(server.name)
+            self._replace(server.name)
         super().heal()
 
     def _start_server(self, name: str) -> None:
@@ -146,8 +144,13 @@ class NatsFaults(ShellFaults):
             self._later(server.settings.lame_duck_us + S, lambda: self._replace(server.name))
 
     def _replace(self, name: str) -> None:
-        self._nats_world.nats.kill(name)
-        self._start_server(name)
+        """It ends, if it is about to, and another comes in its place, if there is none."""
+        server = self._nats_world.nats.all[name]
+        if server.is_lame:
+            server.retire()
+            self._nats_world.scheduler.after(S, lambda: self._start_server(name))
+        else:
+            self._start_server(name)
 
     def _cut_route(self) -> None:
         world = self._nats_world

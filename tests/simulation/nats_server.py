@@ -31,6 +31,7 @@ _SUB = re.compile(rb"SUB[ \t]+(\S+)[ \t]+(?:(\S+)[ \t]+)?(\S+)[ \t]*", re.IGNORE
 _UNSUB = re.compile(rb"UNSUB[ \t]+(\S+)(?:[ \t]+(\d+))?[ \t]*", re.IGNORECASE)
 _PUB = re.compile(rb"PUB[ \t]+(\S+)[ \t]+(?:(\S+)[ \t]+)?(\d+)[ \t]*", re.IGNORECASE)
 _HPUB = re.compile(rb"HPUB[ \t]+(\S+)[ \t]+(?:(\S+)[ \t]+)?(\d+)[ \t]+(\d+)[ \t]*", re.IGNORECASE)
+_FLUSH_US = 30 * MS  # more than what is on its way to another server takes
 _ESCAPES = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
 
 
@@ -437,7 +438,15 @@ class NatsServer:
         for route in self.routes.values():
             route.send(self, "lame")
         self.tell_clients(is_lame=True)
-        self.later(self.settings.lame_duck_us, self.servers.kill, self.name)
+        self.later(self.settings.lame_duck_us, self.retire)
+
+    def retire(self) -> None:
+        """It closes its clients, has what they sent on its way to the other servers, and ends."""
+        for client in self.clients.values():
+            client.is_closed = True
+            client.socket.close(is_reset=False)
+        self.clients.clear()
+        self.later(_FLUSH_US + self.servers.lag_us, self.servers.kill, self.name)
 
     def enter(self, run: int, act: Callable[..., None], *args: Any) -> None:
         if run != self.run or not self.is_up:

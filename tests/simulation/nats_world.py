@@ -24,7 +24,8 @@ Not held against them, as they cannot know it:
   after that was subscribed that it is not found asleep, or if it is about to end;
 - what one that is about to end takes after it has lost its routes: it is not named any more, so nobody says so;
 - what is published while a route has fallen silent, if the node that led has ended, or listens to another server,
-  before a server has noticed, or its own connection falls silent before that, and ends.
+  before a server has noticed, or its own connection falls silent before that, and ends; or if the server where it is
+  published has ended, or is about to, before its loss is told.
 """
 
 from __future__ import annotations
@@ -109,6 +110,9 @@ class NatsWorld(ShellWorld):
         self._changes_us: list[list[int]] = [[] for _ in range(self.partitions)]  # of leaders' connections
         self._hearing: list[Any] = [None] * self.partitions
         self._heard_by: list[list[Any]] = [[] for _ in range(self.partitions)]  # connections that stand still
+        self._paused_us: dict[str, list[list[int]]] = {}  # first and last of each time in which servers stood still
+        self._runs: dict[str, tuple[int, bool]] = {}  # of servers, and whether it is about to end, by name
+        self._ends_us: dict[str, list[int]] = {}  # when those changed
         self._silent_since_us: dict[Any, int] = {}  # of connections
         self._forgot_us: list[list[int]] = [[] for _ in range(self.partitions)]  # when one of them was no more
         self._offsets_ns: dict[tuple[str, int], set[int]] = {}  # of clocks, by gap and its begin
@@ -243,12 +247,15 @@ class NatsWorld(ShellWorld):
         if taken.has_woken and self._has_changed(taken, taken.at_us - ASLEEP_US, taken.at_us):
             return True
         stale_us = self.nats.all[taken.server].settings.route_stale_us
-        return any(
-            taken.server in pair
-            and cut_us <= taken.at_us <= cut_us + stale_us
-            and any(cut_us <= forgot_us <= cut_us + stale_us + S for forgot_us in self._forgot_us[taken.partition])
-            for cut_us, pair in self._cuts
-        )
+        lost_us = [*self._forgot_us[taken.partition], *self._ends_us.get(taken.server, ())]
+        for cut_us, pair in self._cuts:
+            until_us = cut_us + stale_us
+            for name in pair:  # one that stands still notices when it wakes
+                until_us = max([until_us, *(last for first, last in self._paused_us.get(name, ()) if first < until_us)])
+            is_cut = taken.server in pair and cut_us <= taken.at_us <= until_us
+            if is_cut and any(cut_us <= each_us <= until_us + S for each_us in lost_us):
+                return True
+        return False
 
     def _has_changed(self, taken: Taken, first_us: int, last_us: int) -> bool:
         """Whether somebody else began to listen for a message's partition, or to another server."""
@@ -273,6 +280,15 @@ class NatsWorld(ShellWorld):
             self._forgot_us[number] += [self._silent_since_us.get(each, self.scheduler.now_us) for each in ended]
             self._heard_by[number] = [each for each in self._heard_by[number] if each in standing]
         self._note_silent()
+        for name, server in self.nats.all.items():
+            if server.is_paused and server.is_up:
+                pauses = self._paused_us.setdefault(name, [[0, 0]])
+                if self.scheduler.now_us - pauses[-1][1] > 2 * _SAMPLE_US:
+                    pauses.append([self.scheduler.now_us, 0])
+                pauses[-1][1] = self.scheduler.now_us
+            if self._runs.get(name) != (run := (server.run, server.is_lame)):
+                self._runs[name] = run
+                self._ends_us.setdefault(name, []).append(self.scheduler.now_us)
 
     def _note_silent(self) -> None:
         """A connection that ends in a silence has heard nothing since that began."""
