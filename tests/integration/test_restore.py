@@ -118,6 +118,38 @@ async def test_what_was_in_the_bucket_comes_back(start, bucket, nats_server):
         assert await lift.restore() == []
 
 
+async def handle_all(lift, count):
+    """Make an output of each record, as a group that has committed nothing."""
+    options = liftpy.GroupOptions(commit_interval_s=None)
+    async with lift.consume("orders", group="g", options=quick_options(), group_options=options) as reader:
+        for _ in range(count):
+            message = await reader.next(20.0)
+            async with reader.atomically(message) as outputs:
+                outputs.publish("made.of", message.value)
+
+
+async def test_outputs_of_before_are_not_stored_again(start, bucket, nats_server):
+    """The partition remembers what its groups made, and the bucket with it."""
+    start()
+    async with liftpy.connect(nats_server.url) as lift, asyncio.timeout(100):
+        for name, subject in (("orders", "orders.*"), ("made", "made.>")):
+            await lift.create_stream(name, subject=subject)
+        await publish(lift, 15)
+        await handle_all(lift, 10)
+        await tiered(lift, bucket, "orders", "made")
+        await handle_all(lift, 15)
+        await lift.publish("made.plain", b"last")
+        await tiered(lift, bucket, "made")
+    start()
+    async with liftpy.connect(nats_server.url) as lift, asyncio.timeout(100):
+        await lift.restore()
+        await publish(lift, 2, "new")
+        await handle_all(lift, 17)
+        values = [message.value for _, _, message in await read(lift, "made")]
+        before = [None if number % 10 == 9 else b"v%d" % number for number in range(15)]
+        assert values == [*before, b"last", b"new0", b"new1"]
+
+
 async def test_who_had_read_beyond_the_recovery_point_is_told(start, bucket, nats_server):
     start()
     async with liftpy.connect(nats_server.url) as lift, asyncio.timeout(100):

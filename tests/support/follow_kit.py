@@ -81,6 +81,8 @@ class Replica:
     def whole_end(self, _asked_s: float) -> int | None:
         return self.log.log_end if self.is_whole else None
 
+    awaits_producers = False
+
     def told_producers(self, fetch: FollowFetch, end: int) -> bytes:
         assert end >= fetch.offset
         return self.told

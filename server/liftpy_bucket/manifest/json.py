@@ -235,13 +235,22 @@ class Fields(Row):
         self._values = value
 
     @classmethod
-    def of_body(cls, key: str, body: bytes, names: Collection[str], *, is_named_by_digest: bool = False) -> Fields:
+    def of_body(
+        cls,
+        key: str,
+        body: bytes,
+        names: Collection[str],
+        *,
+        optional: Collection[str] = (),
+        is_named_by_digest: bool = False,
+    ) -> Fields:
         """Begin to read a manifest.
 
         Args:
             key: of the manifest.
             body: its bytes.
             names: the fields that it must have, without `format` and the checksum.
+            optional: fields that it may have.
             is_named_by_digest: it has no checksum; who reads it has compared its name with the digest of its bytes.
 
         Raises:
@@ -268,10 +277,10 @@ class Fields(Row):
                 key, f"it has format {found}, of before the first release; this liftpy reads format {FORMAT}"
             )
         if is_named_by_digest:
-            return cls(key, "manifest", value, ("format", *names))
+            return cls(key, "manifest", value, ("format", *names), optional)
         if not has_checksum:
             raise ManifestCorruptError(key, f"it does not end with a checksum, as format {found} must. {PUT_BACK}")
-        return cls(key, "manifest", value, ("format", *names, CHECKSUM))
+        return cls(key, "manifest", value, ("format", *names, CHECKSUM), optional)
 
     def has(self, name: str) -> bool:
         """Whether an optional field is there."""

@@ -78,6 +78,9 @@ class Replication(Protocol):
     def is_high_watermark_known(self) -> bool:
         """Whether all that an earlier leader may have committed is known to be committed."""
 
+    def producers_known(self) -> None:
+        """The leader knows what ordered producers stored before its log began, and followers can be told."""
+
     def states(self) -> list[dict[str, Any]]:
         """Of every other replica, as the leader knows it: node, log_end, lag_messages, in_sync."""
 

@@ -22,11 +22,12 @@ from liftpy_server.partition.stored_size import stored_size_refusal
 from liftpy_server.settings.limits import BATCH_VALUE_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from liftpy_envelope.batch import BatchBody
     from liftpy_envelope.errors import ErrorCode
     from liftpy_log.entries import Appended
+    from liftpy_log.ids.ordered import StoredBatch
     from liftpy_server.messages.incoming import Incoming
     from liftpy_server.messages.runs import Run
     from liftpy_server.partition.cold_side import ColdSide
@@ -88,6 +89,32 @@ class Partition(CommittingLog):
         """The first offset that can be read: from the bucket, where what is there reaches the log."""
         log_start, cold = self.log.log_start, self.cold
         return log_start if cold is None or cold.end < log_start else min(log_start, cold.start)
+
+    @property
+    def awaits_producers(self) -> bool:
+        """Whether ordered producers are yet to be looked up in the bucket, as nothing here remembers what they stored.
+
+        Until then their batches are refused, and followers are told nothing of them.
+        """
+        is_lost = self.is_leading and not self.dedupe.ordered.is_whole
+        return is_lost and self.cold is None and self.watcher is not None and self.stream.config.tier
+
+    def learn_producers(self, told: Sequence[tuple[bytes, StoredBatch]]) -> None:
+        """The bucket has these of ordered producers, ascending by offset: all that there was before the log.
+
+        Raises:
+            StorageFullError, PartitionOfflineError: they can not be written down.
+        """
+        ordered = self.dedupe.ordered
+        if ordered.is_whole:
+            return
+        ordered.learn(each for each in told if each[1].offset < self.log.log_end)
+        end = max(self.log.log_start, self.ordered_end)
+        self.work(lambda: self.log.save_ordered(ordered.encode(end)))
+        ordered.saved_end = end
+        ordered.is_whole = True
+        if self._replication is not None:
+            self._replication.producers_known()
 
     def commit(self, end: int) -> None:
         """See `CommittingLog`."""

@@ -53,6 +53,11 @@ class Appender(Protocol):
         """Where the message with this id is; None when no such message is remembered."""
         ...
 
+    @property
+    def awaits_producers(self) -> bool:
+        """Whether it is not known yet what ordered producers have stored."""
+        ...
+
     def has_room_for(self, producer: bytes) -> bool:
         """Whether a batch of this ordered producer can be remembered."""
         ...
@@ -107,7 +112,7 @@ class RecordBuilder:
             if stored is not None:
                 self._owe_duplicate(message, stored)
                 return
-            refusal = self._wrong_offset(message) or self._no_room(message)
+            refusal = self._wrong_offset(message) or self._of_producer(message)
         if refusal is not None:
             item = AckItem(message.destination, -1, correlation_id=message.options.correlation_id)
             self._partition.refuse(item, refusal)
@@ -157,10 +162,17 @@ class RecordBuilder:
             f"wrong last sequence: {self._next_offset} (the next offset is {self._next_offset}, expected {expected})",
         )
 
-    def _no_room(self, message: Incoming) -> Refusal | None:
+    def _of_producer(self, message: Incoming) -> Refusal | None:
+        """Why a batch of an ordered producer can not be stored."""
         batch = message.batch
         if batch is None or batch.producer_id is None or not batch.producer_epoch:
             return None
+        if self._partition.awaits_producers:
+            return Refusal(
+                AckErrorCode.PARTITION_OFFLINE,
+                "what was stored of this ordered producer before the partition was restored is not read from the "
+                "bucket yet; publish it again",
+            )
         if self._partition.has_room_for(batch.producer_id):
             return None
         return Refusal(

@@ -54,6 +54,11 @@ class FollowedPartition(Protocol):
         """How things are now for a fetch that was taken; a refusal when this replica leads in its epoch no longer."""
         ...
 
+    @property
+    def awaits_producers(self) -> bool:
+        """Whether this replica does not know yet what there is to be told of ordered producers."""
+        ...
+
     def told_producers(self, fetch: FollowFetch, end: int) -> bytes:
         """What a follower is to be told of ordered producers with the records below `end`; see `FollowResult`."""
         ...
@@ -289,6 +294,8 @@ class FollowSession:
         answer = partition.follower_news(fetch)
         if answer.refusal:
             return FollowFound(answer)
+        if not fetch.knows and partition.awaits_producers:
+            return None
         log = partition.log
         has_more = log.log_end > fetch.offset
         if not has_more and answer.high_watermark <= fetch.high_watermark and fetch.knows:

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 from liftpy_server.workers.requests import WorkerRequest
 
 Epochs = tuple[tuple[int, int], ...]
+Producers = tuple[tuple[str, int, int, int, int, int], ...]
+"""Of each ordered producer (id in hexadecimal, epoch, sequence, offset, records, time in ns) of its highest batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +89,7 @@ class HistoryResult:
         holders: nodes whose shared objects hold some of it.
         merges: there are objects to be merged.
         is_new: there was nothing before.
+        producers: Ordered producers, as the root has them.
     """
 
     start: int
@@ -103,6 +106,7 @@ class HistoryResult:
     holders: tuple[str, ...]
     merges: bool
     is_new: bool
+    producers: Producers = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,10 +147,11 @@ class ClaimJob(WorkerRequest[HistoryResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FurtherObject:
-    """What becomes one more object: up to `end`, from the end before."""
+    """What becomes one more object: up to `end`, from the end before. See `UploadJob`."""
 
     end: int
     slices: tuple[LogSlice, ...]
+    producers: Producers = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +181,7 @@ class UploadJob(WorkerRequest[UploadResult]):
         slices: whole batches that cover the range.
         keeps_replies: of the stream.
         further: where more is to be moved, what becomes an object each.
+        producers: what the leader knows of ordered producers below `end`.
     """
 
     job: ClassVar[str] = "upload"
@@ -189,6 +195,7 @@ class UploadJob(WorkerRequest[UploadResult]):
     slices: tuple[LogSlice, ...]
     keeps_replies: bool
     further: tuple[FurtherObject, ...] = ()
+    producers: Producers = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,13 +16,15 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.lineage import check_lineage, cut_epochs, join_epochs
 from liftpy_bucket.manifest.root.folding import fold
 from liftpy_bucket.manifest.root.format import Claim, Root
+from liftpy_bucket.manifest.root.producers import highest_of
 from liftpy_bucket.manifest.root.rewriting import Rewriter, fragments_below
 from liftpy_bucket.manifest.root.snapshot import homed
 from liftpy_bucket.objects.setsum import Setsum
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from liftpy_bucket.manifest.root.producers import HighestBatch
     from liftpy_bucket.manifest.root.snapshot import Snapshot
     from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
 
@@ -112,7 +114,14 @@ def _trimmed(root: Root) -> Root:
     return dataclasses.replace(root, claims=root.claims[behind:])
 
 
-def append(root: Root, fragment: StreamObjectPointer, *, epoch: int, epochs: Sequence[tuple[int, int]]) -> Change:
+def append(
+    root: Root,
+    fragment: StreamObjectPointer,
+    *,
+    epoch: int,
+    epochs: Sequence[tuple[int, int]],
+    producers: Iterable[HighestBatch] = (),
+) -> Change:
     """Add a stream object behind all others.
 
     Args:
@@ -121,6 +130,7 @@ def append(root: Root, fragment: StreamObjectPointer, *, epoch: int, epochs: Seq
         epoch: leader epoch of the writer, whose claim must be in force.
         epochs: (leader epoch, first offset), oldest first, as the leader's log has them: all, or as many as it takes
             to say of which epoch every offset of the fragment is.
+        producers: batches of ordered producers below the end of the fragment, as far as the writer knows of them.
 
     Raises:
         LineageError: the writer is not the leader any more, there would be a gap or something twice, or the bucket
@@ -155,6 +165,7 @@ def append(root: Root, fragment: StreamObjectPointer, *, epoch: int, epochs: Seq
         fragments=(*root.fragments, fragment),
         setsum=root.setsum + fragment.setsum,
         epochs=join_epochs(root.epochs, added),
+        producers=highest_of((*root.producers, *producers)),
     )
     folded, snapshots = fold(_trimmed(appended))
     return Change(root=folded, snapshots=snapshots)

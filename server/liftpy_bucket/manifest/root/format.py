@@ -27,10 +27,12 @@ from liftpy_bucket.manifest.pointer_format import (
     snapshot_plain,
     snapshots_of,
 )
+from liftpy_bucket.manifest.root.producers import producers_of
 from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 
 if TYPE_CHECKING:
     from liftpy_bucket.manifest.json import Row
+    from liftpy_bucket.manifest.root.producers import HighestBatch
     from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
 
 __all__ = ["COMMIT_IDS", "EPOCH_MAX", "HASH", "Claim", "Root", "commits_of", "decode_root", "encode_root", "epochs_of"]
@@ -73,6 +75,7 @@ class Root:
         delete_horizon: tombstones below this offset may be gone.
         compacted_end: key compaction has looked at everything below this offset.
         commits: ids of the last COMMIT_IDS commits, oldest first.
+        producers: of each ordered producer the highest batch below `end`, ascending by offset.
     """
 
     uuid: str
@@ -90,6 +93,7 @@ class Root:
     delete_horizon: int = 0
     compacted_end: int = 0
     commits: tuple[str, ...] = ()
+    producers: tuple[HighestBatch, ...] = ()
 
 
 HASH: Final = "blake2b-256"
@@ -127,6 +131,8 @@ def encode_root(root: Root) -> bytes:
         "compacted_end": root.compacted_end,
         "commits": root.commits,
     }
+    if root.producers:
+        plain["producers"] = root.producers
     return encode(PartitionPath(root.uuid, root.partition).root, plain)
 
 
@@ -142,7 +148,7 @@ def decode_root(path: PartitionPath, body: bytes) -> Root:
         BucketVersionError: it is newer than this program.
     """
     key = path.root
-    fields = Fields.of_body(key, body, _FIELDS)
+    fields = Fields.of_body(key, body, _FIELDS, optional=("producers",))
     fields.text("hash", _HASH)
     end = fields.number("end")
     root = Root(
@@ -161,6 +167,7 @@ def decode_root(path: PartitionPath, body: bytes) -> Root:
         delete_horizon=fields.number("gone_below"),
         compacted_end=fields.number("compacted_end", most=end),
         commits=commits_of(fields),
+        producers=producers_of(fields, end),
     )
     if (root.uuid, root.partition) != path:
         raise ManifestCorruptError(key, f"uuid and partition are those of {root.uuid}/{root.partition}")

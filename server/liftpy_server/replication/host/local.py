@@ -271,6 +271,15 @@ class LocalReplica(Answering):
         leader = self._core.leader
         return leader is not None and leader.is_caught_up
 
+    def producers_known(self) -> None:
+        """See `Replication`."""
+        self.wake_followers(is_urgent=True)
+
+    @property
+    def awaits_producers(self) -> bool:
+        """See `FollowedPartition`."""
+        return self.partition.awaits_producers
+
     def states(self) -> list[dict[str, Any]]:
         """See `Replication`."""
         leader, end = self._core.leader, self.log.log_end

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.manifest.json import MANIFEST_BYTES_MAX
 from liftpy_envelope.errors import LiftError
+from liftpy_log.ids.ordered import StoredBatch
 from liftpy_server.partition.cold_side import ColdSide
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.message_ids import recall_message_ids
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from liftpy_server.settings.tier import TierConfig
     from liftpy_server.tier.host.counters import TierCounters
     from liftpy_server.tier.host.gone_nodes import GoneNodes
-    from liftpy_server.tier.requests import UploadJob
+    from liftpy_server.tier.requests import Producers, UploadJob
     from liftpy_server.tier.schedule.places import Place, Task
     from liftpy_server.tier.schedule.schedule import Schedule
     from liftpy_server.tier.worker.port import Identity, Worker
@@ -164,10 +165,13 @@ class TierJobs:
                 raise
             log_start = partition.log.log_start  # where its history in the bucket will begin
             self._schedule.looked(task, log_start, log_start, is_sealed=False, now_s=self._now_s())
+            self._learn_producers(partition, ())
             partition.cold = ColdSide(log_start, log_start)
             return False
         start, end = answer.start, answer.end
+        self._partition(place)
         if partition.cold is None:  # else this leadership has looked before
+            self._learn_producers(partition, answer.producers)
             await recall_message_ids(partition, start, self._worker)
         self._partition(place)
         if end > partition.log.log_end:
@@ -195,6 +199,19 @@ class TierJobs:
         )
         return False
 
+    def _learn_producers(self, partition: Partition, producers: Producers) -> None:
+        """Have a partition know what the bucket has of ordered producers, if it does not know itself.
+
+        Raises:
+            TierWorkError: it can not be written down; to look again is to try again.
+        """
+        told = [(bytes.fromhex(producer), StoredBatch(epoch, sequence, offset, records, time_ns))
+                for producer, epoch, sequence, offset, records, time_ns in producers]  # fmt: skip
+        try:
+            partition.learn_producers(told)
+        except LiftError as error:
+            raise TierWorkError("internal", f"ordered producers can not be written down: {error}") from error
+
     async def _upload(self, task: Task) -> bool:
         (place,) = task.places
         partition = self._partition(place)
@@ -213,7 +230,10 @@ class TierJobs:
         asked: list[tuple[Place, UploadJob]] = []
         for place in task.places:
             try:
-                job = self._upload_job(self._partition(place), place, self._config.set_member_bytes_max)
+                partition = self._partition(place)
+                if len(partition.dedupe.ordered):
+                    continue  # it has an object of its own from now on
+                job = self._upload_job(partition, place, self._config.set_member_bytes_max)
             except LiftError:
                 continue  # it gets its own turn, and its own error
             asked.append((place, job))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from liftpy_log.reader import Slice
     from liftpy_log.segments.segment import Segment
     from liftpy_server.partition.partition import Partition
+    from liftpy_server.tier.requests import Producers
 
 __all__ = [
     "claim_job",
@@ -99,15 +100,17 @@ def upload_job(partition: Partition, base: int, bytes_max: int) -> UploadJob | N
     slices = log.read(base, end, bytes_max) if end > base else []
     if not slices:
         return None
+    end = slices[-1].next_offset
     return UploadJob(
         uuid=partition.stream.uuid,
         partition=partition.number,
         epoch=partition.epoch,
         epochs=tuple(log.epochs.entries),
         base=base,
-        end=slices[-1].next_offset,
+        end=end,
         slices=_told(slices),
         keeps_replies=partition.stream.config.keep_replies,
+        producers=_producers(partition, end),
     )
 
 
@@ -129,7 +132,7 @@ def further_objects(partition: Partition, base: int, bytes_max: int) -> tuple[Fu
         if not slices:
             break  # what waits is a part of a large batch, which goes when all of it is committed
         base = slices[-1].next_offset
-        further.append(FurtherObject(end=base, slices=_told(slices)))
+        further.append(FurtherObject(end=base, slices=_told(slices), producers=_producers(partition, base)))
     return tuple(further)
 
 
@@ -137,6 +140,14 @@ def moved(asked: UploadJob, end: int) -> tuple[int, tuple[LogSlice, ...]]:
     """Return how many objects of an upload reach up to an offset, and their slices."""
     there = [asked.slices, *(each.slices for each in asked.further if each.end <= end)]
     return len(there), tuple(piece for slices in there for piece in slices)
+
+
+def _producers(partition: Partition, end: int) -> Producers:
+    """What is known of ordered producers below an offset; nothing of one of which all that is known came later."""
+    return tuple(
+        (producer.hex(), batch.epoch, batch.sequence, batch.offset, batch.records, batch.time)
+        for producer, batch in partition.dedupe.ordered.known(end)
+    )
 
 
 def _told(slices: Sequence[Slice]) -> tuple[LogSlice, ...]:

@@ -267,6 +267,7 @@ class Tierer:
         if not partition.stream.config.tier:
             self._keep_known(partition, place)
             return
+        place.has_producers = len(partition.dedupe.ordered) > 0
         end = self._unsynced.sure_end(partition, self._clock.monotonic())
         size = waiting_bytes(partition.log.segments, place.tiered_end, end) if end > place.tiered_end else 0
         self.schedule.wrote(partition.key, end, size, self._clock.monotonic())

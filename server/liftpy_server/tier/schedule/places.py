@@ -124,6 +124,7 @@ class Place:
         is_busy: a job of it runs.
         is_claim_wanted: it is to be claimed although nothing of it waits.
         is_alone: it is not to share an object: the last that it was to share failed.
+        has_producers: it is not to share an object: roots remember ordered producers, and manifests of sets do not.
         failures: one after the other.
         until_s: no job before this, after a failure.
         set_bytes: Bytes of record batches in shared objects since it got an object of its own.
@@ -140,6 +141,7 @@ class Place:
         "end",
         "epoch",
         "failures",
+        "has_producers",
         "is_alone",
         "is_busy",
         "is_claim_wanted",
@@ -174,6 +176,7 @@ class Place:
         self.since_s: float | None = None
         self.is_busy = False
         self.is_alone = False
+        self.has_producers = False
         self.is_claim_wanted = False
         self.failures = 0
         self.until_s = 0.0

@@ -77,7 +77,7 @@ class Queues:
         return place.since_s + self._limits.upload_age_s
 
     def _is_small(self, place: Place) -> bool:
-        return place.bytes <= self._limits.set_member_bytes_max and not place.is_alone
+        return place.bytes <= self._limits.set_member_bytes_max and not (place.is_alone or place.has_producers)
 
     def _stand(self, place: Place, queue: _Queue | None) -> None:
         is_new = queue is not place.queue

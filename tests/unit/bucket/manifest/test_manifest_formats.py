@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from liftpy_bucket.errors import BucketVersionError, ManifestCorruptError, TierError
 from liftpy_bucket.manifest.catalog import Catalog, CatalogStream, decode_catalog, encode_catalog
 from liftpy_bucket.manifest.json import FORMAT, MANIFEST_BYTES_MAX, with_checksum
+from liftpy_bucket.manifest.root import producers
 from liftpy_bucket.manifest.root.format import Claim, Root, decode_root, encode_root
+from liftpy_bucket.manifest.root.producers import HighestBatch, highest_of
 from liftpy_bucket.manifest.root.snapshot import decode_snapshot, make_snapshot
 from liftpy_bucket.manifest.stream_sets.changes import add
 from liftpy_bucket.manifest.stream_sets.format import SetManifest, decode_set, encode_set
@@ -43,6 +45,9 @@ ROOT = Root(
     compacted_end=30,
     commits=tuple(next_id() for next_id in [ids("root")] * 64),
 )
+REMEMBERING = dataclasses.replace(
+    ROOT, producers=(HighestBatch("ab" * 16, 1, 2**40, 33, 4, -5), HighestBatch("cd" * 16, 2**31 - 1, 0, 59, 1, 7))
+)
 SHARED = (
     set_object(2, member(0, 10), member(0, 7, path=OTHER_PATH)),
     set_object(8, member(10, 20, epochs=((1, 10), (2, 15)))),
@@ -67,6 +72,7 @@ CATALOG = Catalog(
 )
 MANIFESTS = {
     "root": (encode_root(ROOT), lambda body: decode_root(PATH, body), ROOT, PATH.root),
+    "root with producers": (encode_root(REMEMBERING), lambda body: decode_root(PATH, body), REMEMBERING, PATH.root),
     "set": (encode_set(SET), lambda body: decode_set("node-1", body), SET, "sets/node-1/ROOT"),
     "catalog": (encode_catalog(CATALOG), decode_catalog, CATALOG, "catalog.json"),
     "snapshot": (
@@ -211,6 +217,42 @@ def test_a_root_that_makes_no_sense_is_refused_by_field(field):
     with pytest.raises(ManifestCorruptError, match=re.escape(field)) as refused:
         decode_root(PATH, edited(encode_root(ROOT), ROOT_EDITS[field]))
     assert refused.value.key == PATH.root
+
+
+PRODUCER_EDITS = {
+    "producers] has 0 rows": lambda rows: rows.clear(),
+    "producers][0] is not a list of 6": lambda rows: rows[0].pop(),
+    "producers][0][0": lambda rows: rows[0].__setitem__(0, "AB" * 16),
+    "producers][1][1": lambda rows: rows[1].__setitem__(1, 0),
+    "producers][1][2": lambda rows: rows[1].__setitem__(2, -1),
+    "producers][1][3": lambda rows: rows[1].__setitem__(3, 60),
+    "producers][1][4": lambda rows: rows[1].__setitem__(4, 0),
+    "producers] has one twice": lambda rows: rows[1].__setitem__(0, rows[0][0]),
+    "producers] does not ascend": lambda rows: rows.reverse(),
+}
+
+
+@pytest.mark.parametrize("field", PRODUCER_EDITS)
+def test_producers_that_make_no_sense_are_refused_by_field(field):
+    body = edited(encode_root(REMEMBERING), lambda plain: PRODUCER_EDITS[field](plain["producers"]))
+    with pytest.raises(ManifestCorruptError, match=re.escape(field)):
+        decode_root(PATH, body)
+
+
+def test_a_root_without_producers_does_not_name_them():
+    assert b"producers" not in encode_root(ROOT)
+
+
+def test_of_each_producer_the_highest_batch_is_kept_and_of_too_many_the_newest(monkeypatch):
+    batches = [
+        HighestBatch(f"{number % 3:032x}", 1 + number // 6, 6 - number % 6, number, 1, 0) for number in range(12)
+    ]
+    found = highest_of(batches)
+    assert [(int(each.producer), each.epoch, each.sequence, each.offset) for each in found] == [
+        (0, 2, 6, 6), (1, 2, 5, 7), (2, 2, 4, 8),
+    ]  # fmt: skip
+    monkeypatch.setattr(producers, "_PRODUCERS_MAX", 2)
+    assert highest_of(batches) == found[1:]
 
 
 SET_EDITS = {

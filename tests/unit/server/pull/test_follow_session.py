@@ -74,6 +74,20 @@ async def test_an_answer_takes_a_partition_out_of_the_line(bench):
     assert bench.told() == [(0, FollowRefusal.NONE, 2)]
 
 
+async def test_a_log_that_begins_anew_waits_until_its_leader_knows_of_ordered_producers(bench):
+    """A leader that was brought back from the bucket looks there first."""
+    replica = bench.add(records=1)
+    replica.awaits_producers, replica.told = True, b"told"
+    row = FollowFetch(KEY, 3, EPOCH, 0, -1, 0, 0, 0)._replace(knows=0)
+    bench.session.apply(FollowRequest("follower", MUCH, 0, (row,)))
+    assert bench.collect() == []
+    replica.awaits_producers = False
+    replica.wake(is_urgent=True)
+    assert bench.news.is_set()
+    (found,) = bench.collect()
+    assert found.producers == b"told"
+
+
 async def test_records_under_way_are_sent_again_only_to_who_has_seen_them(bench):
     replica = bench.add(records=1)
     bench.fetch()

@@ -136,4 +136,5 @@ def _answer(context: Context, root: Root, held: Resolved) -> HistoryResult:
         holders=tuple(sorted({each.node for each in held.members})),
         merges=bool(run_to_merge(sizes_to_merge(context, root.fragments), context.object_bytes)),
         is_new=False,
+        producers=root.producers,
     )

@@ -29,6 +29,7 @@ from liftpy_bucket.objects.read import trimmed
 from liftpy_bucket.objects.rows.convert import rows_of_many
 from liftpy_server.tier.jobs.parts.members import sources_of
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
+from liftpy_server.tier.jobs.parts.producers import ProducersBelow
 from liftpy_server.tier.jobs.parts.roots import check_in_force, commit, known, newest, path_of, resolved
 from liftpy_server.tier.jobs.parts.slices import batches_in
 from liftpy_server.tier.jobs.parts.stream_objects import Draft, drafted, put_draft
@@ -60,6 +61,7 @@ class _Piece(NamedTuple):
         end: the offset after the last one.
         slices: Slices of the log, which cover [start, end).
         front: what sets hold of [base, start); None where that is nothing.
+        producers: Ordered producers below `end`; what sets hold is of none.
     """
 
     base: int
@@ -67,6 +69,7 @@ class _Piece(NamedTuple):
     end: int
     slices: Sequence[LogSlice]
     front: Resolved | None
+    producers: ProducersBelow
 
     @property
     def size(self) -> int:
@@ -103,10 +106,10 @@ def upload(context: Context, request: UploadJob) -> UploadResult:
 
 def _pieces(base: int, front: Resolved | None, request: UploadJob) -> list[_Piece]:
     start, end = request.base, request.end
-    pieces = [_Piece(base, start, end, request.slices, front)]
+    pieces = [_Piece(base, start, end, request.slices, front, ProducersBelow(end, request.producers))]
     for each in request.further:
         start, end = end, each.end
-        pieces.append(_Piece(start, start, end, each.slices, None))
+        pieces.append(_Piece(start, start, end, each.slices, None, ProducersBelow(end, each.producers)))
     return pieces
 
 
@@ -212,7 +215,7 @@ def _drafted(context: Context, path: PartitionPath, piece: _Piece, request: Uplo
 
 def _local(piece: _Piece, *, keeps_replies: bool) -> Source:
     start, end = piece.start, piece.end
-    batches = batches_in(piece.slices, start, end)
+    batches = piece.producers.watch(batches_in(piece.slices, start, end))
     pieces = (trimmed(rows, start, end) for rows in rows_of_many(batches, keeps_replies=keeps_replies))
     return Source("the local log", pieces, None)
 
@@ -235,4 +238,4 @@ def _append(root: Root, pointer: StreamObjectPointer, piece: _Piece, request: Up
     check_lineage(f"partition {root.partition} of stream {root.uuid}", there, log, root.start, start)
     before = () if piece.front is None else cut_epochs(there, pointer.base, start)
     epochs = join_epochs(before, cut_epochs(log, start, piece.end))
-    return append(root, pointer, epoch=request.epoch, epochs=epochs)
+    return append(root, pointer, epoch=request.epoch, epochs=epochs, producers=piece.producers.batches)

@@ -171,6 +171,17 @@ def test_small_ones_go_together_and_large_ones_alone(bench):
     assert (together.job, {place.key for place in together.places}) == (Job.UPLOAD_SET, {key(0), key(2), key(3)})
 
 
+def test_one_with_ordered_producers_goes_alone_for_its_root_remembers_them(bench):
+    bench.claim_all(range(2))
+    for number in range(2):
+        bench.schedule.places[key(number)].has_producers = number == 1
+        bench.wrote(2, 100, number)
+    bench.now_s += 60
+    alone, together = bench.tasks()
+    assert (alone.job, [place.key for place in alone.places]) == (Job.UPLOAD, [key(1)])
+    assert (together.job, [place.key for place in together.places]) == (Job.UPLOAD_SET, [key(0)])
+
+
 def test_young_ones_go_with_one_that_is_due(bench):
     bench.claim_all(range(3))
     bench.wrote(2, 100, 0)
