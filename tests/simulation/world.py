@@ -189,7 +189,8 @@ class World:
         """The best surviving copy wins: no other that could be asked reaches further.
 
         One that was in sync to the last and has its log, and one that has as much as the log elected before, has every
-        committed record. What reaches further outside of that set need not be waited for.
+        committed record. What reaches further outside of that set need not be waited for. It must not lead where it is
+        of a later epoch, and has no record of the last leader who could commit.
         """
         assert info.leader is not None
         best = self.nodes[info.leader].disk
@@ -197,11 +198,13 @@ class World:
             return
         if before.elected_reach is not None and best.reach >= before.elected_reach:
             return
-        last = {*before.unproven[-self.min_isr :]} - {*before.lost, *before.failed}
-        for node_id in before.unproven if info.leader in last else info.replicas:
+        asked = {*before.unproven, *(report.node_id for report in before.reports)}
+        for node_id in asked if before.unproven else info.replicas:
             node = self.nodes[node_id]
             is_asked = node.is_up and not self.metadata.state.nodes[node_id].expired and not node.disk.is_broken
             may_lead = node_id in info.voters or op == "recover_partition"
+            if best.reach[0] < node.disk.reach[0] < before.committing_epoch:
+                continue
             if is_asked and may_lead and node.disk.can_be_trusted and node.disk.reach > best.reach:
                 raise ViolationError(f"P1: {info.leader} leads with {best.reach}; {node_id} has {node.disk.reach}")
         if not best.records and any(self.nodes[node_id].disk.records for node_id in info.voters):

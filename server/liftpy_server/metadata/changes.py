@@ -88,7 +88,7 @@ class Draft:
 
     def put_stream(self, stream: StreamInfo) -> None:
         """Add or replace a stream."""
-        self._changed[stream.name] = stream
+        self._changed[stream.name] = _noting_epochs(stream)
 
     def remove_stream(self, stream: StreamInfo) -> None:
         """Delete a stream, and remember that it was."""
@@ -214,3 +214,18 @@ def check_term(partition: PartitionInfo, leader_epoch: int, version: int | None 
         raise RefusedError(ErrorCode.STALE_EPOCH, f"the leader epoch is {partition.leader_epoch}, not {leader_epoch}")
     if version is not None and partition.version != version:
         raise RefusedError(ErrorCode.CONFLICT, f"the partition is at version {partition.version}, not {version}")
+
+
+def _noting_epochs(stream: StreamInfo) -> StreamInfo:
+    """The stream with the leader epochs in which records can be committed now."""
+    min_isr = stream.config.min_isr_effective
+    partitions = tuple(
+        replace(partition, committing_epoch=partition.leader_epoch)
+        if partition.leader is not None
+        and partition.committing_epoch != partition.leader_epoch
+        and len(partition.isr) >= min_isr
+        else partition
+        for partition in stream.partitions
+    )
+    is_same = all(new is old for new, old in zip(partitions, stream.partitions, strict=True))
+    return stream if is_same else replace(stream, partitions=partitions)

@@ -265,17 +265,25 @@ def _whole_log(
     Records were committed only while the ISR had `min_isr` members; so those that were taken out of it last, as many,
     have all of them, but for those whose log is lost. Who has lost it still knows what was committed, and is waited
     for while its node is up.
+
+    A log that reaches further has all that one of these has, but for one case: it is of a later epoch than theirs, and
+    has no record of the last leader who could commit. That one may have committed what it found in its own log, before
+    it had a record of its own epoch, and the other log may have something else in that place.
     """
     logless = {*partition.lost, *partition.failed}
     excused = {node for node in logless if node not in nodes or nodes[node].expired}
     if not {report.node_id for report in told}.issuperset({*partition.unproven} - excused):
         return None
-    best = best_log(partition, [report for report in told if report.node_id not in partition.observers])
+    with_all = {node for node in partition.unproven[-min_isr:] if node not in logless}
+    able = [report for report in told if report.node_id not in partition.observers]
+    best = best_log(partition, able)
+    witness = best_log(partition, [each for each in told if each.node_id in with_all and each.last_epoch >= 0])
+    if best is not None and witness is not None and witness.last_epoch < best.last_epoch < partition.committing_epoch:
+        best = best_log(partition, [each for each in able if each.last_epoch <= witness.last_epoch])
     if best is None or best.last_epoch == -1 or best.log_end < partition.committed_end:
         return None
     if partition.replicas == (best.node_id,):  # a log that began anew has no record before it leads
         return best
-    with_all = {node for node in partition.unproven[-min_isr:] if node not in logless}
     return best if any(report.node_id in with_all and report.last_epoch >= 0 for report in told) else None
 
 

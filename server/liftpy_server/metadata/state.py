@@ -108,6 +108,7 @@ class PartitionInfo:
         known_end: records below it were committed, as one of those replicas knows for certain.
         elected_reach: last epoch and end of the log that reports elected last, until `min_isr` are in sync again: it
             has every committed record, and so has any that reaches as far.
+        committing_epoch: the last leader epoch in which `min_isr` nodes were in sync: records could be committed.
         first_end: records below it were committed, as a leader said of the first; once, and again after a purge.
         suspicions: (node, time in ns): who told last that the leader is silent.
         elected_ns: when a suspicion last changed the leader, by the clock of the node that proposed it.
@@ -141,6 +142,7 @@ class PartitionInfo:
     reports: tuple[LogReport, ...] = ()
     known_end: int = 0
     elected_reach: tuple[int, int] | None = None
+    committing_epoch: int = 0
     first_end: int = 0
     suspicions: tuple[tuple[str, int], ...] = ()
     elected_ns: int = 0

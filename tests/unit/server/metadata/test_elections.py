@@ -679,3 +679,29 @@ def test_the_only_replica_without_its_log_waits_for_an_operator_or_for_the_log()
     start(cluster, "a", lost=True, known_end=20)
     assert recover(cluster, accept=True, a=(-1, 0)).value["leader"] == "a"
     assert (cluster.partition.isr, cluster.partition.unproven, cluster.partition.first_end) == (("a",), (), 0)
+
+
+@pytest.mark.parametrize(
+    ("b_has", "a_has", "leader"),
+    [((0, 52), (1, 71), "b"), ((0, 52), (2, 71), "a"), ((1, 52), (1, 71), "a"), ((-1, 0), (1, 71), None)],
+    ids=["of an epoch between", "of the last leader", "of the same epoch", "the last leader has lost its log"],
+)
+def test_what_a_leader_committed_of_its_log_before_it_had_a_record_is_not_lost(b_has, a_has, leader):
+    """`b` led alone in epoch 2 and committed what it had; `a` may have something else there, of an epoch before."""
+    cluster = Cluster("a", "b", min_isr=1)
+    for node in "ab":
+        start(cluster, node, cut=True)
+    assert (cluster.partition.isr, cluster.partition.unproven) == ((), ("a", "b"))
+    assert (cluster.partition.leader_epoch, cluster.partition.committing_epoch) == (2, 2)
+    cluster.report("a", *a_has)
+    cluster.report("b", *b_has)
+    assert cluster.partition.leader == leader
+
+
+def test_a_leader_with_too_few_in_sync_commits_nothing_and_its_epoch_does_not_count():
+    cluster = Cluster("a", "b", "c")
+    assert cluster.partition.committing_epoch == 1
+    for node, isr, epoch in (("a", ("b", "c"), 2), ("b", ("c",), 2)):
+        start(cluster, node, cut=True)
+        assert (cluster.partition.isr, cluster.partition.committing_epoch) == (isr, epoch)
+    assert cluster.partition.leader_epoch == 3
