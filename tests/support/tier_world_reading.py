@@ -69,7 +69,11 @@ class Reading:
         other = Reading(self.store, path, log)
         other.end = other._acked = other._root_end = root.end
         other.start = other.wanted_start = root.start
-        other._gone = {offset for offset in self._gone if root.start <= offset < root.end}
+        version = open_version(self.store, path)
+        assert version is not None, "it was forked"
+        there = {row.offset for piece in version.pieces() for row in other._rows_of(version, piece)}
+        # It is of the root that was read first: what key compaction has dropped since is there.
+        other._gone = {offset for offset in self._gone - there if root.start <= offset < root.end}
         other._delete_horizon, other.is_there = root.delete_horizon, True
         other.may_compact = True  # whatever went until the moment of the fork
         return other
