@@ -120,7 +120,9 @@ class _Rounds(GroupCommits):
 
 
 class _Subscriptions:
-    """What an ingest connection does, where the NATS server is always there."""
+    """What an ingest connection does, where the NATS server is always there, and nothing is on its way."""
+
+    hearing = None
 
     def __init__(self, node: ShellNode) -> None:
         self.ingest = Ingest(node.clock, node.outbox, lambda _: None, node.loop.call_later, self._broke)

@@ -116,13 +116,13 @@ async def test_answers_that_are_none_are_refused(changed):
 
 
 async def test_patience_ends(monkeypatch):
-    monkeypatch.setattr("liftpy_client.consumer.start_finder._START_S", 0.05)
+    monkeypatch.setattr("liftpy_client.consumer.start_finder._START_S", 0.01)
     with pytest.raises(NodeUnavailableError, match="no liftpy node answered"):
-        await found(Session(Cluster(*[MISSED] * 10_000)))
+        await found(Session(Cluster(*[MISSED] * 100_000)))
     with pytest.raises(NodeUnavailableError, match="the node that leads s cannot be reached: no answer"):
-        await found(Session(Cluster(), *[TimeoutError()] * 10_000))
+        await found(Session(Cluster(), *[TimeoutError()] * 100_000))
     with pytest.raises(PullError, match="elsewhere"):
-        await found(Session(Cluster(), *[PullError(ErrorCode.NOT_LEADER, "elsewhere")] * 10_000))
+        await found(Session(Cluster(), *[PullError(ErrorCode.NOT_LEADER, "elsewhere")] * 100_000))
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ async def test_who_need_not_know_the_end_does_not_wait_for_it(start, stop):
 
 @pytest.mark.parametrize(("start", "stop"), [("earliest", "latest"), ("latest", None), ("new", 9), (7, "latest")])
 async def test_who_must_know_the_end_waits_until_it_is_known(monkeypatch, start, stop):
-    monkeypatch.setattr("liftpy_client.consumer.start_finder._START_S", 0.05)
+    monkeypatch.setattr("liftpy_client.consumer.start_finder._START_S", 0.01)
     session = Session(Cluster())
     session.unknown = (LATEST,)
     with pytest.raises(PullError, match="it is not known what is committed"):
