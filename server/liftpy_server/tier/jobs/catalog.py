@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_server.tier.jobs.parts.catalog_content import merged
+from liftpy_server.tier.jobs.probe import check_names
 from liftpy_server.tier.requests import DeletedStream, PutCatalogResult
 
 if TYPE_CHECKING:
@@ -24,13 +25,15 @@ def put_catalog(store: ObjectStore, request: PutCatalogJob) -> PutCatalogResult:
         request: what is wanted.
 
     Raises:
-        ForeignBucketError: the bucket is another cluster's.
+        ForeignBucketError: the bucket is another cluster's, or no cluster's and has other objects in it.
         OvertakenError: somebody else wrote the catalog meanwhile.
         StoreError, BucketVersionError, ManifestCorruptError: it can not be read or written.
     """
     file = CatalogFile(store, new_id=lambda: uuid4().hex)
     loaded = file.load()
     before = None if loaded is None else loaded.catalog
+    if before is None:
+        check_names(store)
     now_ns = request.now_ns
     after = merged(
         before,

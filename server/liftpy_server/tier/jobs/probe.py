@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from liftpy_server.tier.jobs.parts.context import Context
     from liftpy_server.tier.requests import ProbeJob
 
-__all__ = ["probe_bucket"]
+__all__ = ["check_names", "probe_bucket"]
 
 _OURS: Final = frozenset({CATALOG, "streams", "sets", "logs", "spark", PROBES.rstrip("/")})
 _BEHIND_SLASH: Final = "0"  # the character that follows on "/"
@@ -29,7 +29,7 @@ def probe_bucket(context: Context, _request: ProbeJob) -> ProbeResult:
         ForeignBucketError: below the prefix there is something that is not ours.
         BucketVersionError: a newer liftpy wrote the catalog.
     """
-    _check_names(context.store)
+    check_names(context.store)
     loaded = CatalogFile(context.store, new_id=context.new_id).load()
     probe(context.store, context.new_id())
     if loaded is None:
@@ -37,8 +37,13 @@ def probe_bucket(context: Context, _request: ProbeJob) -> ProbeResult:
     return ProbeResult(cluster_id=loaded.catalog.cluster_id, generation=loaded.catalog.generation)
 
 
-def _check_names(store: ObjectStore) -> None:
-    """One listing per name at the top, whatever lies below it."""
+def check_names(store: ObjectStore) -> None:
+    """See that all below the prefix is liftpy's. One listing per name at the top, whatever lies below it.
+
+    Raises:
+        ForeignBucketError: something is not.
+        StoreUnfitError: the store lists what it was not asked for.
+    """
     behind = ""
     while (entry := next(store.list("", behind), None)) is not None:
         if entry.key <= behind:

@@ -55,6 +55,15 @@ def test_it_says_what_the_metadata_say(bucket, author):
     assert (kept.config, kept.created_ns, kept.deleted_ns) == (info.config.to_plain(), info.created_ns, None)
 
 
+def test_no_catalog_is_begun_beside_objects_that_are_not_ours(bucket, author):
+    """A node writes the first one whether or not it has looked at the bucket before."""
+    bucket.store.create("holiday.jpg", b"a beach", "nonce")
+    author.create()
+    with pytest.raises(ForeignBucketError, match=r"holiday\.jpg, which is not ours"):
+        put(bucket, author)
+    assert [entry.key for entry in bucket.store.list("")] == ["holiday.jpg"]
+
+
 def test_nothing_is_written_where_nothing_has_changed(bucket, author):
     author.create()
     put(bucket, author)
