@@ -102,11 +102,13 @@ class Partition(CommittingLog):
     def learn_producers(self, told: Sequence[tuple[bytes, StoredBatch]]) -> None:
         """The bucket has these of ordered producers, ascending by offset: all that there was before the log.
 
+        One that has ceased to lead meanwhile is told by the next leader.
+
         Raises:
             StorageFullError, PartitionOfflineError: they can not be written down.
         """
         ordered = self.dedupe.ordered
-        if ordered.is_whole:
+        if ordered.is_whole or not self.is_leading:
             return
         ordered.learn(each for each in told if each[1].offset < self.log.log_end)
         end = max(self.log.log_start, self.ordered_end)

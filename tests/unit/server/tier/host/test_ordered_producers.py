@@ -161,6 +161,13 @@ def test_others_wait_for_nothing(forgetful, why):
     assert not partition.awaits_producers
 
 
+def test_who_ceased_to_lead_while_the_bucket_was_asked_does_not_count_as_knowing(forgetful):
+    kit = forgetful()
+    kit.partition.is_leading = False
+    TierJobs._learn_producers(None, kit.partition, ())
+    assert not kit.partition.dedupe.ordered.is_whole, "the next leader may know of more"
+
+
 def test_what_can_not_be_written_down_is_looked_up_again(forgetful):
     kit = forgetful()
     kit.disk.is_full = True
