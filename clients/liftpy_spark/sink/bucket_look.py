@@ -1,7 +1,8 @@
 """Which chunks of a producer are in the bucket, which has what is no longer on the disk of a partition's leader.
 
 A row in the bucket has the producer and the sequence of the batch that it came in. Key compaction drops rows, and
-merges batches to ones without a producer: where it was at work, a chunk that is not found may have been there.
+merges batches to ones without a producer, whose rows say so: where it was at work, a chunk that is not found may have
+been there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from liftpy_bucket.errors import ObjectMissingError, OvertakenError
+from liftpy_bucket.objects.rows.schema import MERGED_SEQUENCE
 from liftpy_bucket.reading.version import open_version
 from liftpy_spark.sink.target import ChunkScan
 
@@ -27,9 +29,7 @@ _PRODUCER: Final = ("producer_id", "producer_sequence")
 _COMPACTED: Final = "it is compacted by key, which takes records, and the ids of batches"
 
 
-def look_in_bucket(
-    store: ObjectStore, path: PartitionPath, start: int, end: int, producer_id: bytes, *, is_compacted: bool
-) -> ChunkScan:
+def look_in_bucket(store: ObjectStore, path: PartitionPath, start: int, end: int, producer_id: bytes) -> ChunkScan:
     """Read producers and sequences of the records with offsets from `start` up to `end`.
 
     Args:
@@ -38,7 +38,6 @@ def look_in_bucket(
         start: where to begin.
         end: where to end; the leader says that the bucket has what is before.
         producer_id: of whom.
-        is_compacted: whether the stream is compacted by key.
 
     Raises:
         TierError: something can not be read.
@@ -54,7 +53,7 @@ def look_in_bucket(
             scan.read(version)
         except ObjectMissingError:
             continue  # merged or compacted meanwhile
-        is_whole = scan.rows == end - start and not (is_compacted and scan.has_unknown)
+        is_whole = scan.rows == end - start and not scan.has_merged
         return ChunkScan(end, frozenset(scan.sequences), "" if is_whole else _COMPACTED)
     raise OvertakenError(f"objects of {path} went {_LOOKS_MAX} times while they were read")
 
@@ -65,7 +64,7 @@ class _Scan:
     Attributes:
         rows: how many were there.
         sequences: of the producer.
-        has_unknown: whether there were rows without a producer.
+        has_merged: whether there were rows of batches that key compaction wrote.
     """
 
     def __init__(self, start: int, end: int, producer_id: bytes) -> None:
@@ -74,7 +73,7 @@ class _Scan:
         self._producer = pa.scalar(producer_id, pa.binary(len(producer_id)))
         self.rows = 0
         self.sequences: set[int] = set()
-        self.has_unknown = False
+        self.has_merged = False
 
     def read(self, version: TierVersion) -> None:
         for piece in version.pieces(self._start, self._end):
@@ -92,5 +91,5 @@ class _Scan:
                 rows = rows.slice(begin, until - begin)
             producers, sequences = (rows.column(name) for name in _PRODUCER)
             self.rows += rows.num_rows
-            self.has_unknown = self.has_unknown or producers.null_count > 0
+            self.has_merged = self.has_merged or pc.any(pc.equal(sequences, MERGED_SEQUENCE)).as_py() is True
             self.sequences.update(sequences.filter(pc.equal(producers, self._producer)).unique().to_pylist())

@@ -129,12 +129,10 @@ class _Held(NamedTuple):
     Attributes:
         log_start: the first offset.
         local_start: the first one on the disk of its leader.
-        is_compacted: whether its stream is compacted by key.
     """
 
     log_start: int
     local_start: int
-    is_compacted: bool
 
 
 class StreamTarget(Target):
@@ -224,7 +222,7 @@ class StreamTarget(Target):
                 at = held.log_start
             below = held.local_start if stop is None else min(held.local_start, stop)
             if below > at:
-                scan = await self._look_in_bucket(partition, at, below, producer_id, is_compacted=held.is_compacted)
+                scan = await self._look_in_bucket(partition, at, below, producer_id)
                 at, sequences, doubt = below, sequences | scan.sequences, doubt or scan.doubt
             if stop is not None and at >= stop:
                 return ChunkScan(stop, sequences, doubt)
@@ -241,16 +239,12 @@ class StreamTarget(Target):
             f"the log of {self._stream} partition {partition} is dropped quicker than it is read"
         )
 
-    async def _look_in_bucket(
-        self, partition: int, start: int, end: int, producer_id: bytes, *, is_compacted: bool
-    ) -> ChunkScan:
+    async def _look_in_bucket(self, partition: int, start: int, end: int, producer_id: bytes) -> ChunkScan:
         if self._store is None:
             doubt = f"its records before offset {end} are no longer on the disk of its leader"
             return ChunkScan(end, frozenset(), doubt)
         path = PartitionPath(self._uuid, partition)
-        return await asyncio.to_thread(
-            look_in_bucket, self._store, path, start, end, producer_id, is_compacted=is_compacted
-        )
+        return await asyncio.to_thread(look_in_bucket, self._store, path, start, end, producer_id)
 
     async def _held(self, partition: int) -> _Held:
         """From where on a partition has records, and from where on its leader has them."""
@@ -258,7 +252,7 @@ class StreamTarget(Target):
             info = await self._lift.stream_info(self._stream)
             details = info.partitions[partition]
             if details.log_start is not None and details.local_start is not None:
-                return _Held(details.log_start, details.local_start, info.config.compact)
+                return _Held(details.log_start, details.local_start)
             await asyncio.sleep(_LEADER_PAUSE_S)
         raise NodeUnavailableError(f"the leader of {self._stream} partition {partition} does not answer")
 

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from liftpy_bucket.objects.rows.decoding import decode_many
-from liftpy_bucket.objects.rows.schema import BINARY_COLUMNS, row_names, row_schema, subject_texts
+from liftpy_bucket.objects.rows.schema import BINARY_COLUMNS, MERGED_SEQUENCE, row_names, row_schema, subject_texts
 from liftpy_bucket.objects.rows.to_batches import batches_of
 from liftpy_envelope.batch import NO_PRODUCER
 from liftpy_envelope.columns import Column
@@ -114,12 +114,14 @@ def _rows_of_alike(batches: Sequence[tuple[BatchHeader, BufferLike]], *, keeps_r
 def _producers(headers: Sequence[BatchHeader], counts: npt.NDArray[np.int64]) -> tuple[pa.Array, pa.Array]:
     """Ids and sequences of idempotent producers, a row each."""
     has_none = np.array([header.producer_id == NO_PRODUCER for header in headers])
-    if has_none.all():
+    is_merged = np.array([header.is_compacted for header in headers])
+    if has_none.all() and not is_merged.any():
         total = int(counts.sum())
         return pa.nulls(total, pa.binary(16)), pa.nulls(total, pa.int64())
     batch = pa.array(np.repeat(np.arange(len(headers)), counts))
     ids = pa.array([header.producer_id for header in headers], pa.binary(16), mask=has_none)
-    sequences = pa.array([header.producer_sequence for header in headers], pa.int64(), mask=has_none)
+    known = [MERGED_SEQUENCE if header.is_compacted else header.producer_sequence for header in headers]
+    sequences = pa.array(known, pa.int64(), mask=has_none & ~is_merged)
     return ids.take(batch), sequences.take(batch)
 
 

@@ -8,7 +8,8 @@
 subject here is text: one that is not UTF-8 stands as U+FFFD and the hexadecimal digits of its bytes, and so does one
 that begins with U+FFFD itself; so every subject has its own text, and gets its bytes back.
 
-Producer and sequence are those of the batch that the record came in; null where it had none.
+Producer and sequence are those of the batch that the record came in; null where it had none. In rows of a batch that
+key compaction wrote, whose producers nobody knows any more, the producer is null and the sequence -1.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BINARY_COLUMNS",
+    "MERGED_SEQUENCE",
     "batch_names",
     "conform",
     "cuts_by_size",
@@ -43,6 +45,7 @@ _MARK_BYTES: Final = _MARK.encode()
 _FIXED_BYTES: Final = 28  # of a row in columns of fixed width
 _OFFSET_BYTES: Final = 4  # of a value in a column of bytes, besides its bytes
 _BINARY: Final = pa.binary()
+MERGED_SEQUENCE: Final = -1  # of a row whose batch was merged of others by key compaction
 _PRODUCER: Final = ("producer_id", "producer_sequence")
 _MAY_LACK: Final = ("reply", *_PRODUCER)  # rows without these have none
 _STRING: Final = pa.string()

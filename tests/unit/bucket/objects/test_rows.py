@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from liftpy_bucket.objects.rows import decoding as rows_decoding
 from liftpy_bucket.objects.rows.convert import batches_of, row_schema, rows_of, rows_of_many
 from liftpy_bucket.objects.rows.schema import conform, cuts_by_size, row_sizes, subject_bytes, subject_texts
-from liftpy_envelope.batch import HEADER_SIZE, BatchHeader, check_body, read_header
+from liftpy_envelope.batch import ATTRIBUTE_COMPACTED, HEADER_SIZE, BatchHeader, check_body, read_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.errors import BatchCorruptError
 from support.examples import examples
@@ -182,3 +182,16 @@ def test_a_row_has_producer_and_sequence_of_its_batch():
     (rows,) = rows_of_many(batches)
     assert rows.column("producer_id").to_pylist() == [b"\1" * 16] * 2 + [None] * 3 + [b"\3" * 16] * 4
     assert rows.column("producer_sequence").to_pylist() == [5] * 2 + [None] * 3 + [2**40] * 4
+
+
+@pytest.mark.parametrize("has_producers", [False, True])
+def test_a_row_of_a_batch_that_compaction_wrote_says_so(has_producers):
+    batches = [batch_of(run) for run in cut(plain_records(9), [2, 3, 4])]
+    header, body = batches[1]
+    batches[1] = header._replace(attributes=header.attributes | ATTRIBUTE_COMPACTED), body
+    if has_producers:
+        batches[0] = batches[0][0]._replace(producer_id=b"p" * 16, producer_sequence=5), batches[0][1]
+    (rows,) = rows_of_many(batches)
+    id_, sequence = (b"p" * 16, 5) if has_producers else (None, None)
+    assert rows.column("producer_id").to_pylist() == [id_] * 2 + [None] * 7
+    assert rows.column("producer_sequence").to_pylist() == [sequence] * 2 + [-1] * 3 + [None] * 4

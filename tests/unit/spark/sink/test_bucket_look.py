@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.objects.rows.schema import MERGED_SEQUENCE
 from liftpy_spark.sink.bucket_look import look_in_bucket
 from support.tier_history import PATH, TierHistory
 from support.tier_rows import plain_records
@@ -21,8 +22,8 @@ def history():
     return made
 
 
-def look(history, start, end, *, is_compacted=False, store=None):
-    return look_in_bucket(store or history.store, PATH, start, end, MINE, is_compacted=is_compacted)
+def look(history, start, end):
+    return look_in_bucket(history.store, PATH, start, end, MINE)
 
 
 def test_chunks_are_found_by_any_of_their_records(history):
@@ -51,8 +52,7 @@ def test_what_the_bucket_does_not_have_is_in_doubt(history):
     words = "before offset 31 are no longer on the disk of its leader; the bucket has offsets from 0 up to 30"
     assert words in look(history, 0, 31).doubt
     assert (
-        "the bucket has nothing of it"
-        in look_in_bucket(history.store, PartitionPath(PATH.uuid, 1), 0, 5, MINE, is_compacted=False).doubt
+        "the bucket has nothing of it" in look_in_bucket(history.store, PartitionPath(PATH.uuid, 1), 0, 5, MINE).doubt
     )
 
 
@@ -64,5 +64,6 @@ def test_where_compaction_was_at_work_is_doubt(history):
     assert found.sequences == {0, 2, 3}
     assert "compacted by key" in found.doubt, "a record is missing"
     assert look(history, 34, 40).doubt == ""
-    assert "compacted by key" in look(history, 20, 30, is_compacted=True).doubt, "it may have been a chunk"
-    assert look(history, 0, 25, is_compacted=True).doubt == "", "all rows have their producers"
+    history.append(plain_records(10, base=40), producers=[None] * 5 + [(None, MERGED_SEQUENCE)] * 5)
+    assert "compacted by key" in look(history, 34, 46).doubt, "it may have been a chunk"
+    assert look(history, 34, 45).doubt == "", "rows of ordinary publishers hide nothing"
