@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from liftpy_bucket.layout import set_object_key, set_pack_key
+from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.reach import keys_of, reach
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.record_hash import setsum_of
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.reading.version import TierVersion, open_version
+from liftpy_bucket.upkeep.auditing import audit
 from liftpy_bucket.upkeep.verifying import verify
+from liftpy_envelope.stream_config import StreamConfig
 from support.tier_world_log import Row
 
 if TYPE_CHECKING:
@@ -145,6 +148,7 @@ class Reading:
         self._check_sums()
         self._check_sets([node.name for node in world.nodes])
         self._check_directory(world.store.paths[1:])
+        self._check_audit(world)
 
     def check_whole(self) -> None:
         """By the verifier, and by reading every byte as anybody would."""
@@ -184,6 +188,17 @@ class Reading:
         kinds = ("fragments/", "snapshots/")
         there = {entry.key for kind in kinds for entry in self.store.list(f"{self.path.directory}{kind}")}
         assert there == named
+
+    def _check_audit(self, world: World) -> None:
+        """The audit, which knows the bucket alone, finds nothing that nobody names."""
+        config = StreamConfig(name="s", subject="s.>").to_plain()
+        streams = {
+            path.uuid: CatalogStream(name=path.uuid, config=config, partitions=1, created_ns=1)
+            for path in world.store.paths
+        }
+        catalog = Catalog(cluster_id="c" * 32, version=1, streams=streams)
+        CatalogFile(self.store, new_id=lambda: "audit").commit(None, catalog)
+        assert audit(self.store, now_ns=world.now_ns).garbage == []
 
 
 def _plain(batch) -> list[Row]:
