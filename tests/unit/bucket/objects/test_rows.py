@@ -14,7 +14,9 @@ from liftpy_bucket.objects.rows.schema import conform, cuts_by_size, row_sizes, 
 from liftpy_envelope.batch import ATTRIBUTE_COMPACTED, HEADER_SIZE, BatchHeader, check_body, read_header
 from liftpy_envelope.columns import Column
 from liftpy_envelope.errors import BatchCorruptError
+from support.compacted import KeyedLog
 from support.examples import examples
+from support.simdisk import SimDisk
 from support.tier_rows import Record, batch_of, cut, histories, plain_records, records_of, rows_from, taken_apart
 
 LENGTHS = st.lists(st.integers(1, 9), min_size=1, max_size=4)
@@ -195,3 +197,19 @@ def test_a_row_of_a_batch_that_compaction_wrote_says_so(has_producers):
     id_, sequence = (b"p" * 16, 5) if has_producers else (None, None)
     assert rows.column("producer_id").to_pylist() == [id_] * 2 + [None] * 7
     assert rows.column("producer_sequence").to_pylist() == [sequence] * 2 + [-1] * 3 + [None] * 4
+
+
+def test_rows_of_a_compacted_log_are_told_from_those_of_publishers_without_a_producer():
+    log = KeyedLog(SimDisk(), 10**6)
+    log.fill(20, keys=3)
+    log.log.roll()
+    log.append((b"newest", b"v"))
+    log.compact()
+    data, batches = log.data(), []
+    while data:
+        length = read_header(data).length
+        batches.append(taken_apart(data[:length]))
+        data = data[length:]
+    merged, newest = rows_of_many(batches, piece_bytes=1)
+    assert merged.column("producer_sequence").to_pylist() == [-1] * merged.num_rows
+    assert newest.column("producer_sequence").to_pylist() == [None]
