@@ -112,7 +112,7 @@ def _rows_of_alike(batches: Sequence[tuple[BatchHeader, BufferLike]], *, keeps_r
 
 
 def _producers(headers: Sequence[BatchHeader], counts: npt.NDArray[np.int64]) -> tuple[pa.Array, pa.Array]:
-    """Ids and sequences of idempotent producers, a row each."""
+    """Ids and sequences of idempotent producers, a row each; `MERGED_SEQUENCE` where key compaction wrote the batch."""
     has_none = np.array([header.producer_id == NO_PRODUCER for header in headers])
     is_merged = np.array([header.is_compacted for header in headers])
     if has_none.all() and not is_merged.any():

@@ -16,12 +16,14 @@ from liftpy_bucket.errors import ManifestCorruptError, ObjectCorruptError
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.objects.merging import fragment_source, member_source, merge, merge_fragments
 from liftpy_bucket.objects.read import ObjectReader
+from liftpy_bucket.objects.rows.convert import rows_of
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
+from liftpy_envelope.batch import ATTRIBUTE_COMPACTED
 from support.examples import examples
-from support.tier_rows import UUID, Record, histories, plain_records, records_of, rows_from, table_of, written
+from support.tier_rows import UUID, Record, batch_of, histories, plain_records, records_of, rows_from, table_of, written
 
 PATH = PartitionPath(UUID, 0)
 
@@ -52,6 +54,25 @@ def test_fragments_merged_are_their_records(records, step, keeps_replies):
     assert table_of(reader.rows(0, 2**62)) == table_of(rows)
     assert result.setsum == sum((pointer.setsum for pointer in pointers), NO_RECORDS)
     reader.check_fragment(PATH, result.pointer("merged"))
+
+
+def test_rows_keep_their_producers_and_the_mark_of_compaction(tmp_path):
+    """Else a chunk of the sink would be stored again, as nothing said that it may have been there."""
+    pieces = []
+    for base, change in (
+        (0, {"producer_id": b"p" * 16, "producer_sequence": 3}),
+        (5, {"attributes": ATTRIBUTE_COMPACTED}),
+        (10, {}),
+    ):
+        header, body = batch_of(plain_records(5, base=base))
+        pieces.append(rows_of(header._replace(**change), body))
+    store = MemoryStore()
+    pointers = [put(store, str(number), [rows]) for number, rows in enumerate(pieces)]
+    with (tmp_path / "x").open("w+b") as sink:
+        reader = reader_of(store, sink, merge_fragments(store, PATH, pointers, sink, nonce="m"))
+    rows = table_of(reader.rows(0, 2**62))
+    assert rows.column("producer_id").to_pylist() == [b"p" * 16] * 5 + [None] * 10
+    assert rows.column("producer_sequence").to_pylist() == [3] * 5 + [-1] * 5 + [None] * 5
 
 
 def test_members_of_sets_become_a_fragment_trimmed_to_what_counts(tmp_path):
