@@ -9,19 +9,21 @@ A mark may also be made by hand: then it says no more than that it is there.
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import uuid4
 
 from liftpy_bucket.errors import ObjectMissingError, PreconditionFailedError, TakenError
 from liftpy_bucket.store.conditional import create_once
+from liftpy_spark.sink.decision import COMMITS, SinkBatch
 from liftpy_spark.sink.errors import StagingDamagedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from liftpy_bucket.store.object_store import ObjectStore
-    from liftpy_spark.sink.decision import SinkBatch
+    from liftpy_bucket.store.object_store import Entry, ObjectStore
 
-__all__ = ["Mark", "forget", "mark_before", "mark_of", "settled_below"]
+__all__ = ["Mark", "forget", "forget_idle", "mark_before", "mark_of", "settled_below"]
 
 _DELETE_AT_ONCE: Final = 1_000
 
@@ -99,43 +101,89 @@ def settled_below(store: ObjectStore, batch: SinkBatch) -> int:
         return 0
 
 
-def forget(batch: SinkBatch, keep: int, store: ObjectStore, nonce: str) -> int:
+def forget(batch: SinkBatch, keep: int, store: ObjectStore, nonce: str) -> list[Entry]:
     """Delete decisions and marks of the application's oldest batches, and note down up to where.
 
     A batch that was decided and has no mark stays, and so do all that are younger.
 
     Args:
         batch: one of the application's.
-        keep: of how many batches the decisions stay.
+        keep: of how many batches the documents stay.
         store: of the bucket.
         nonce: of this call.
 
     Returns:
-        How many objects were deleted.
+        What was deleted.
 
     Raises:
         StoreError: the store does not do it; the next call goes on.
     """
-    decided: list[int] = []
-    marked: set[int] = set()
-    for entry in store.list(batch.commits_prefix):
+    below, old = _oldest(batch, keep, store.list(batch.commits_prefix))
+    if not old or not _raise(batch, below, store, nonce):
+        return []
+    _delete(store, old)
+    return old
+
+
+def forget_idle(
+    store: ObjectStore, older_than_s: float, now_ns: int, prefix: str = "", *, deletes: bool = True
+) -> Iterator[Entry]:
+    """Delete documents of applications that have written nothing for long.
+
+    The newest batch of an application stays accounted for: a query that goes on executes no older one again, and a
+    batch before it is refused. Of a single batch whose id was made up for it nothing stays, as nobody can name it.
+
+    Args:
+        store: of the bucket.
+        older_than_s: what counts as long: more than a batch ever takes.
+        now_ns: by the clock of the store, ns since the epoch.
+        prefix: of the uuids of streams; "": of all.
+        deletes: False: only tell what would be deleted.
+
+    Returns:
+        What was deleted.
+
+    Raises:
+        StoreError: the store does not answer.
+    """
+    horizon_ns = now_ns - int(older_than_s * 1e9)
+    for directory, listed in groupby(store.list(f"{COMMITS}{prefix}"), lambda each: each.key.rpartition("/")[0]):
+        documents = list(listed)
+        uuid, _, application = directory.removeprefix(COMMITS).partition("/")
+        if not application or any(each.modified_ns >= horizon_ns for each in documents):
+            continue
+        batch = SinkBatch(stream="", uuid=uuid, application=application, number=0)
+        if not deletes:
+            yield from documents if batch.is_single else _oldest(batch, 1, documents)[1]
+        elif batch.is_single:
+            _delete(store, documents)
+            yield from documents
+        else:
+            yield from forget(batch, 1, store, uuid4().hex)
+
+
+def _oldest(batch: SinkBatch, keep: int, documents: Iterable[Entry]) -> tuple[int, list[Entry]]:
+    """All but the newest batches: the number below which they are, and their documents.
+
+    The marks come last: a decision without one would be that of a batch that was interrupted.
+    """
+    found: dict[str, dict[int, Entry]] = {"json": {}, "done": {}}
+    for entry in documents:
         number, _, kind = entry.key.removeprefix(batch.commits_prefix).partition(".")
-        if number.isdigit() and kind in {"json", "done"}:
-            (decided.append if kind == "json" else marked.add)(int(number))
-    numbers = sorted(marked.union(decided))
+        if number.isdigit() and kind in found:
+            found[kind][int(number)] = entry
+    decided, marked = found.values()
+    numbers = sorted({*decided, *marked})
     if len(numbers) <= keep:
-        return 0
-    pending = [number for number in decided if number not in marked]
-    below = min([numbers[-keep], *pending])
-    if not _raise(batch, below, store, nonce):
-        return 0
-    old = [number for number in numbers if number < below]
-    # The marks go last: a decision without one would be that of a batch that was interrupted.
-    for kind, there in (("json", decided), ("done", marked)):
-        keys = [batch.commit_key(number, kind) for number in old if number in there]
-        for first in range(0, len(keys), _DELETE_AT_ONCE):
-            store.delete(keys[first : first + _DELETE_AT_ONCE])
-    return len(old)
+        return 0, []
+    below = min([numbers[-keep], *(number for number in decided if number not in marked)])
+    return below, [entry for each in (decided, marked) for number, entry in each.items() if number < below]
+
+
+def _delete(store: ObjectStore, documents: Sequence[Entry]) -> None:
+    keys = [each.key for each in documents]
+    for first in range(0, len(keys), _DELETE_AT_ONCE):
+        store.delete(keys[first : first + _DELETE_AT_ONCE])
 
 
 def _raise(batch: SinkBatch, below: int, store: ObjectStore, nonce: str) -> bool:

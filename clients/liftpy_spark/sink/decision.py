@@ -30,8 +30,9 @@ from liftpy_spark.sink.section import Section
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-__all__ = ["SINGLE", "Decision", "Numbered", "SinkBatch"]
+__all__ = ["COMMITS", "SINGLE", "Decision", "Numbered", "SinkBatch"]
 
+COMMITS: Final = "spark/commits/"
 SINGLE: Final = "once-"
 
 _VERSION: Final = 2
@@ -76,7 +77,7 @@ class SinkBatch:
     @property
     def commits_prefix(self) -> str:
         """Where the documents of the application's batches are."""
-        return f"spark/commits/{self.uuid}/{self.application}/"
+        return f"{COMMITS}{self.uuid}/{self.application}/"
 
     @property
     def settled_key(self) -> str:

@@ -138,7 +138,8 @@ def collect_staging(store: ObjectStore, older_than_s: float, now_ns: int | None 
 def staging_leftovers(store: ObjectStore, older_than_s: float, now_ns: int, prefix: str = "") -> Iterator[Entry]:
     """Staged objects that nobody needs any more: what failed, aborted and repeated batches have left.
 
-    What the decision of a batch that is not done names stays, however old it is: the batch may be executed again.
+    What the decision of a batch that is not done names stays, however old it is, as long as the batch may be executed
+    again.
 
     Args:
         store: of the bucket.
@@ -190,7 +191,11 @@ def _leftovers(store: ObjectStore, entries: Iterator[Entry], older_than_s: float
         batch = SinkBatch(stream="", uuid=parts[2], application=parts[3], number=int(parts[4]))
         if batch.staging_prefix != looked_at:  # those of a batch stand side by side
             looked_at = batch.staging_prefix
-            is_pending = exists(store, batch.decision_key) and not exists(store, batch.done_key)
+            is_pending = (
+                not batch.is_single  # which nobody can execute again
+                and exists(store, batch.decision_key)
+                and not exists(store, batch.done_key)
+            )
         if not is_pending:
             yield entry
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from liftpy_spark.jobs.collect.driver import CollectResult
+from liftpy_spark.sink.decision import COMMITS
 from liftpy_spark.sink.directory import DirectoryPlace
 from liftpy_spark.sink.staging import directory_leftovers
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from liftpy_bucket.store.object_store import ObjectStore
 
 __all__ = ["collect_directory"]
-
-_COMMITS: Final = "spark/commits/"
 
 
 def collect_directory(
@@ -48,7 +47,7 @@ def collect_directory(
     def is_ours(uuid: str) -> bool:
         if only is not None:
             return uuid == only
-        return uuid in uuids or next(iter(store.list(f"{_COMMITS}{uuid}/")), None) is not None
+        return uuid in uuids or next(iter(store.list(f"{COMMITS}{uuid}/")), None) is not None
 
     found = list(directory_leftovers(store, directory, is_ours, older_than_s, now_ns))
     if deletes:

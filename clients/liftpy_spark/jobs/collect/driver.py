@@ -34,6 +34,7 @@ from liftpy_spark.jobs.collect.task import (
     take_staged,
 )
 from liftpy_spark.jobs.tasks import JobFailedError, run_tasks
+from liftpy_spark.sink.decision import COMMITS
 from liftpy_spark.sink.place import STAGING
 
 if TYPE_CHECKING:
@@ -163,13 +164,14 @@ def collect_staged(
     now_ns: int | None = None,
     progress: Progress | None = None,
 ) -> CollectResult:
-    """Find what the sink staged and nobody needs any more, as `sink.staging.collect_staging` does.
+    """Find what the sink left in the bucket and nobody needs any more, as `sink.staging` and `sink.accounts` say.
 
     Args:
         spark: Spark session.
         settings: Settings of the bucket.
         uuid: UUID of the stream; None: of all, also of those that were deleted.
-        older_than_s: younger objects stay, seconds: more than a batch ever takes.
+        older_than_s: younger objects stay, and documents of applications that wrote since, seconds: more than a batch
+            ever takes.
         deletes: they are deleted; otherwise they are counted.
         now_ns: by the clock of the store, ns since the epoch; by default the time of this machine.
         progress: is told of it.
@@ -181,7 +183,9 @@ def collect_staged(
     now_ns = time.time_ns() if now_ns is None else now_ns
     store = store_of(settings)
     prefixes = list(_HEX_DIGITS) if uuid is None else [f"{uuid}/"]
-    prefixes = [each for each in prefixes if next(store.list(f"{STAGING}{each}"), None) is not None]
+    prefixes = [
+        each for each in prefixes if any(next(store.list(top + each), None) is not None for top in (STAGING, COMMITS))
+    ]
     tasks = [StagingTask(settings, prefix, older_than_s, now_ns, deletes) for prefix in prefixes]
     found = run_tasks(spark, tasks, take_staged, what="collecting", read=_read_pair, progress=progress)
     return CollectResult(sum(objects for objects, _ in found), sum(size for _, size in found))

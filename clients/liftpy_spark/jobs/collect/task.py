@@ -24,6 +24,7 @@ from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.object_store import Entry
 from liftpy_bucket.upkeep.collecting import Collector
 from liftpy_spark.jobs.access import store_of
+from liftpy_spark.sink.accounts import forget_idle
 from liftpy_spark.sink.staging import staging_leftovers
 
 if TYPE_CHECKING:
@@ -329,7 +330,9 @@ class _Candidates(CountingStore):
 
 
 def take_staged(task: StagingTask) -> list[int]:
-    """Delete, or count, what the sink staged and nobody needs any more; by the rule of `sink.staging`.
+    """Delete, or count, what the sink left behind: staged rows, and documents of applications that have ended.
+
+    `sink.staging` and `sink.accounts` say what that is.
 
     Returns:
         how many objects, and their bytes.
@@ -344,6 +347,8 @@ def take_staged(task: StagingTask) -> list[int]:
         if task.deletes:
             store.delete([entry.key for entry in some])
         objects, size = objects + len(some), size + sum(entry.size for entry in some)
+    for entry in forget_idle(store, task.older_than_s, task.now_ns, task.prefix, deletes=task.deletes):
+        objects, size = objects + 1, size + entry.size
     return [objects, size]
 
 

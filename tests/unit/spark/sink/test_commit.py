@@ -12,7 +12,7 @@ import pytest
 
 from liftpy_client.errors import PublishTimeoutError
 from liftpy_spark.jobs.collect.directory import collect_directory
-from liftpy_spark.sink.accounts import forget, settled_below
+from liftpy_spark.sink.accounts import forget, forget_idle, settled_below
 from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.errors import BatchMismatchError, CommitUnclearError, StagingDamagedError
 from liftpy_spark.sink.staging import collect_staging
@@ -298,7 +298,7 @@ async def test_decisions_are_forgotten_after_many_batches(new_world):
     kept = [batch_of(number) for number in numbers[2:]]
     assert accounted(world) == {key for batch in kept for key in (batch.decision_key, batch.done_key)}
     assert settled_below(world.memory, batch_of()) == numbers[2]
-    assert forget(batch_of(), 2, world.memory, "again") == 0
+    assert forget(batch_of(), 2, world.memory, "again") == []
 
 
 async def test_a_batch_that_was_forgotten_is_not_written_again(new_world):
@@ -315,6 +315,35 @@ async def test_a_batch_that_was_forgotten_is_not_written_again(new_world):
     assert world.values() == before
     assert world.staged() == []
     await world.execute(ROWS[:3], 1, batch_of(10))
+
+
+async def test_of_an_application_that_has_ended_its_last_batch_stays(new_world):
+    world = new_world()
+    for number in (5, 8, 9):
+        await world.execute(ROWS[:3], 1, batch_of(number))
+    single = batch_of(0, f"once-{'0' * 32}")
+    for application in (single, batch_of(0, "cut")):
+        world.at = {world.effects + 6: world.crash}
+        with pytest.raises(Crash):
+            await world.execute(ROWS, 2, application)
+    world.at = {}
+    before = accounted(world)
+    later = {"older_than_s": 60, "now_ns": 10**19}
+    assert list(forget_idle(world.memory, older_than_s=60, now_ns=10**9)) == [], "they are younger"
+    told = [entry.key for entry in forget_idle(world.memory, **later, deletes=False)]
+    assert accounted(world) == before
+    assert [entry.key for entry in forget_idle(world.memory, **later)] == told
+    last, cut = batch_of(9), batch_of(0, "cut")
+    assert accounted(world) == before.difference(told) == {last.decision_key, last.done_key, cut.decision_key}
+    assert settled_below(world.memory, last) == 9
+    with pytest.raises(BatchMismatchError, match="batch 8 of app into stream s is so old"):
+        await world.execute(ROWS[:3], 1, batch_of(8))
+    assert (await world.execute(ROWS[:3], 1, last)).published == 0, "it is known to be written"
+    await world.execute(ROWS[:3], 1, batch_of(10))
+    assert collected(world, 60, now_ns=10**19) > 0
+    assert not list(world.place().entries(single.staging_prefix)), "nobody can execute it again"
+    assert list(world.place().entries(cut.staging_prefix))
+    await world.execute(ROWS, 3, cut)
 
 
 async def test_a_batch_that_is_forgotten_while_its_driver_sleeps_is_not_written_again(new_world):

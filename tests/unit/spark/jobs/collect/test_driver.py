@@ -382,3 +382,22 @@ def test_what_the_sink_staged_goes_by_its_own_rule(store, clock, use):
     left = {entry.key.rsplit("/", 1)[0] + "/" for entry in store.list("spark/staging/")}
     assert {young.staging_prefix, pending.staging_prefix} < left
     assert len(left) == 3
+
+
+def test_documents_of_applications_that_have_ended_go_with_what_was_staged(store, clock, use):
+    use(store)
+    for number in range(3):
+        batch = SinkBatch(stream="s", uuid=UUIDS[0], application="app", number=number)
+        for key in (batch.decision_key, batch.done_key):
+            store.create(key, b"{}", "n")
+
+    def staged(**options):
+        return collect_staged(None, None, older_than_s=GRACE_S, now_ns=clock.now, **options)[:2]
+
+    assert staged(deletes=True) == (0, 0)
+    clock.now += 10 * GRACE
+    assert staged(deletes=True, uuid=UUIDS[1]) == (0, 0)
+    assert staged(deletes=False) == staged(deletes=True) == (4, 8)
+    assert staged(deletes=True) == (0, 0)
+    left = {entry.key for entry in store.list("spark/commits/")}
+    assert left == {batch.decision_key, batch.done_key, batch.settled_key}
