@@ -25,8 +25,8 @@ class ElapsedClock:
     machine is paused and moved; there the wall clock is set right afterwards. So the one counts that went further.
 
     Args:
-        boot: seconds, never going back.
-        wall: seconds, which may be set in either direction.
+        boot: Seconds, never going back.
+        wall: Seconds, which may be set in either direction.
     """
 
     def __init__(self, boot: Callable[[], float] | None = None, wall: Callable[[], float] = time.time) -> None:

@@ -45,9 +45,9 @@ class OpenBucket(NamedTuple):
     """A bucket of this process.
 
     Attributes:
-        store: it; requests and bytes are counted.
-        cache: what was read of it.
-        shown: which, for messages.
+        store: Object store, whose requests and bytes are counted.
+        cache: What was read of it.
+        shown: Name of the bucket, for messages.
     """
 
     store: CountingStore
@@ -172,9 +172,9 @@ def open_bucket(
     """The bucket, and what was read of it; None where neither the options nor the nodes name one.
 
     Args:
-        connection: how NATS and the bucket are reached.
-        told: what `bucket_address` said to someone else, who passes it on; so that the nodes need not be asked again.
-        instead: what can be done without a bucket, for messages.
+        connection: How NATS and the bucket are reached.
+        told: What `bucket_address` said to someone else, who passes it on; so that the nodes need not be asked again.
+        instead: What can be done without a bucket, for messages.
 
     Raises:
         BucketError: it can not be read from here, or is not one of liftpy.

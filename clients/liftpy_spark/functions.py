@@ -22,8 +22,8 @@ def partition_of(key: Column | str, partitions: int) -> Column:
         df.repartitionById(n, partition_of("key", n)).write.format("liftpy")...
 
     Args:
-        key: a column of binary values or strings; where it is null, so is the partition.
-        partitions: how many the stream has.
+        key: A column of binary values or strings; where it is null, so is the partition.
+        partitions: How many the stream has.
 
     Raises:
         ValueError: a stream can not have so many.

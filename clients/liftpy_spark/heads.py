@@ -42,9 +42,9 @@ class PartitionHead(NamedTuple):
     """What can be read of a partition.
 
     Attributes:
-        start: the first offset there is.
-        end: the offset after the last committed one.
-        epoch: of the leader that says so; -1 for unknown.
+        start: The first offset there is.
+        end: The offset after the last committed one.
+        epoch: Epoch of the leader that says so; -1 for unknown.
     """
 
     start: int
@@ -58,7 +58,7 @@ class StreamHeads(NamedTuple):
     Attributes:
         stream: Name of the stream.
         uuid: 32 hexadecimal digits.
-        partitions: by number; those that nobody knows of at the moment are missing.
+        partitions: Partitions by number; those that nobody knows of at the moment are missing.
     """
 
     stream: str
@@ -131,7 +131,7 @@ def offsets_at_time(lift: SyncLift, head: StreamHeads, times_ms: Mapping[int, in
     Args:
         lift: Connection to NATS.
         head: Head of the stream.
-        times_ms: by partition, in milliseconds since the epoch.
+        times_ms: Times in milliseconds since the epoch, by partition.
 
     Raises:
         NatsError: nobody answers.

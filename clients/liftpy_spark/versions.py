@@ -44,7 +44,7 @@ def check_versions(version_of: Callable[[str], str] = _installed) -> None:
     Executors need no pandas, so it may be missing.
 
     Args:
-        version_of: the version of a package that is installed.
+        version_of: The version of a package that is installed.
 
     Raises:
         VersionError: one of them does not work.

@@ -44,9 +44,9 @@ class Ack:
     """A message, or a batch of them, is stored as its ack policy says.
 
     Attributes:
-        offset: offset of the message; of the last one in a batch.
-        count: how many records the ack covers; the first has offset `offset - count + 1`.
-        duplicate: the message was stored before, at this offset, and was not stored again.
+        offset: Offset of the message; of the last one in a batch.
+        count: How many records the ack covers; the first has offset `offset - count + 1`.
+        duplicate: The message was stored before, at this offset, and was not stored again.
     """
 
     stream: str
@@ -66,9 +66,9 @@ class PublishRefusedError(LiftError):
     """The node refused the message and says why.
 
     Attributes:
-        code: why, as a stable number.
-        stream: the stream that refused it.
-        correlation_id: of the refused message.
+        code: Why, as a stable number.
+        stream: The stream that refused it.
+        correlation_id: Correlation id of the refused message.
     """
 
     def __init__(self, code: int, message: str, stream: str | None = None, correlation_id: str | None = None) -> None:

@@ -69,9 +69,9 @@ def read_binary_columns(message: bytes | memoryview, column_count: int, record_c
     """Open one encapsulated Arrow IPC record batch message of nullable binary columns.
 
     Args:
-        message: the message, beginning with its continuation marker.
-        column_count: how many columns it must have.
-        record_count: how many records it must have.
+        message: The message, beginning with its continuation marker.
+        column_count: How many columns it must have.
+        record_count: How many records it must have.
 
     Returns:
         The columns, validated in full; they share memory with `message`.

@@ -116,9 +116,9 @@ def encode_body(count: int, bitmap: int, columns: Sequence[ColumnBuffers]) -> Ba
     """Encode the records of one batch.
 
     Args:
-        count: number of records, at least one unless there is a column `offset_delta`.
-        bitmap: which columns are present.
-        columns: their buffers, in the order of their bits.
+        count: Number of records, at least one unless there is a column `offset_delta`.
+        bitmap: Which columns are present.
+        columns: Buffers of the columns, in the order of their bits.
 
     Returns:
         The body, whose parts go to disk as they are.
@@ -140,7 +140,7 @@ def compress_body(body: BatchBody, codec: str) -> BatchBody:
     """The same records with Arrow IPC compressed buffers; the body itself where that does not make it smaller.
 
     Args:
-        body: an uncompressed body.
+        body: An uncompressed body.
         codec: `lz4` or `zstd`.
     """
     records = pa.ipc.read_record_batch(pa.py_buffer(b"".join(body.parts)), schema_of(body.columns))

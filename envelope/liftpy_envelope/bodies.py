@@ -38,8 +38,8 @@ def unpack_body(kind: type[_Body], data: bytes | memoryview | msgspec.Raw) -> _B
     """The body in `data`.
 
     Args:
-        kind: its class.
-        data: all of it.
+        kind: Class of the message.
+        data: All of it.
 
     Raises:
         FrameError: it is malformed; the message names the field.

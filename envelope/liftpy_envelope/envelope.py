@@ -84,12 +84,12 @@ class BatchEnvelope:
     """Kind 1: a batch of messages, stored and acknowledged as one.
 
     Attributes:
-        columns: bitmap of the columns given, `VALUE` always among them.
-        arrays: their values, in the order of their bits.
+        columns: Bitmap of the columns given, `VALUE` always among them.
+        arrays: Values of the columns, in the order of their bits.
         producer_id: 16 bytes, or None when the batch is not idempotent.
-        producer_sequence: number of the batch among its producer's.
-        partition: the partition the publisher chose for all records, or None.
-        producer_epoch: above 0 for an ordered producer, of which a partition stores a batch only if its epoch and
+        producer_sequence: Number of the batch among its producer's.
+        partition: The partition the publisher chose for all records, or None.
+        producer_epoch: Above 0 for an ordered producer, of which a partition stores a batch only if its epoch and
             sequence are the greatest so far.
     """
 
@@ -139,15 +139,15 @@ def encode_batch(
     """Encode a kind 1 envelope.
 
     Args:
-        records: binary arrays of one length by name, out of `key`, `headers` and `value`.
+        records: Binary arrays of one length by name, out of `key`, `headers` and `value`.
         producer_id: 16 bytes that make the batch idempotent together with `producer_sequence`.
-        producer_sequence: number of the batch among its producer's, from 0 on.
-        producer_epoch: above 0 for a batch of an ordered producer.
-        ack_inbox: subject for the ack.
-        ack_policy: overrides the stream's policy.
-        correlation_id: comes back in the ack.
-        expected_offset: the offset that the first record must get.
-        partition: the partition for all records, where the stream spreads by hash.
+        producer_sequence: Number of the batch among its producer's, from 0 on.
+        producer_epoch: Above 0 for a batch of an ordered producer.
+        ack_inbox: Subject for the ack.
+        ack_policy: Overrides the stream's policy.
+        correlation_id: Comes back in the ack.
+        expected_offset: The offset that the first record must get.
+        partition: The partition for all records, where the stream spreads by hash.
 
     Raises:
         EnvelopeError: the records are none that a node would take.
@@ -203,7 +203,7 @@ def decode_envelope(payload: bytes) -> MessageEnvelope | BatchEnvelope | None:
     """Open an envelope.
 
     Args:
-        payload: a NATS payload that begins with the cookie.
+        payload: A NATS payload that begins with the cookie.
 
     Returns:
         The envelope, or None when the payload begins with the cookie by chance, as what follows begins no envelope.

@@ -30,7 +30,7 @@ class LiftError(Exception):
     """Root of every error that liftpy raises on purpose.
 
     Attributes:
-        retriable: whether the same call may succeed later without any change by the caller.
+        retriable: Whether the same call may succeed later without any change by the caller.
     """
 
     retriable: ClassVar[bool] = False
@@ -136,7 +136,7 @@ class HeaderError(LiftError):
     """A NATS header that liftpy understands by name carries a value it can not accept.
 
     Attributes:
-        code: the code of the error ack that answers it.
+        code: The code of the error ack that answers it.
     """
 
     def __init__(self, message: str, code: AckErrorCode = AckErrorCode.MALFORMED) -> None:
@@ -164,7 +164,7 @@ class ConfigError(LiftError):
     """A setting is unknown, of the wrong type, or out of range.
 
     Attributes:
-        field: the setting's name as the user wrote it.
+        field: The setting's name as the user wrote it.
     """
 
     def __init__(self, field: str, message: str) -> None:

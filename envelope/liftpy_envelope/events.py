@@ -21,8 +21,8 @@ class Position(NamedTuple):
     """Where an event comes from in the metadata's log; events are stored in this order.
 
     Attributes:
-        revision: of the metadata, after the change.
-        number: of the event among those of the change.
+        revision: Revision of the metadata, after the change.
+        number: Number of the event among those of the change.
     """
 
     revision: int
@@ -47,9 +47,9 @@ class EventKind(NamedTuple):
     """A kind of event.
 
     Attributes:
-        text: what happened.
-        fields: names of its own fields, beside `COMMON_FIELDS`.
-        is_told: a node tells it of itself; all others are changes of the metadata.
+        text: What happened.
+        fields: Names of its own fields, beside `COMMON_FIELDS`.
+        is_told: A node tells it of itself; all others are changes of the metadata.
     """
 
     text: str
@@ -133,12 +133,12 @@ class Event(NamedTuple):
     """Something that happened.
 
     Attributes:
-        kind: one of `KINDS`.
-        time_ns: when.
-        stream: name of the stream that it is about.
-        partition: number of the partition that it is about.
-        node: that it is about, or that told.
-        details: its own fields, and `cause`.
+        kind: One of `KINDS`.
+        time_ns: Time of the event, ns since the epoch.
+        stream: Name of the stream that it is about.
+        partition: Number of the partition that it is about.
+        node: Node that the event is about, or that told of it.
+        details: Fields of this kind of event, and `cause`.
     """
 
     kind: str

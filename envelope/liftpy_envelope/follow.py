@@ -52,18 +52,18 @@ class FollowFetch(NamedTuple):
     """A follower fetches one partition from its log end. What it says of itself is what the leader counts.
 
     Attributes:
-        key: the partition.
-        incarnation: of the follower.
-        leader_epoch: in which it follows.
-        offset: its log end offset.
-        last_epoch: of its last record; -1 when it has none.
-        durable_end: the offset after its last record that is on disk.
-        high_watermark: that it knows of; a leader that knows more answers at once.
-        seen: correlation id of the newest response it had seen when it made up its mind; 0 for none. Records that
+        key: The partition.
+        incarnation: Incarnation of the follower.
+        leader_epoch: Leader epoch in which it follows.
+        offset: Log end offset of the follower.
+        last_epoch: Leader epoch of its last record; -1 when it has none.
+        durable_end: The offset after its last record that is on disk.
+        high_watermark: High watermark that the follower knows of; a leader that knows more answers at once.
+        seen: Correlation id of the newest response it had seen when it made up its mind; 0 for none. Records that
             were sent after that are not sent again for the same offset.
         verify: 1: it got a damaged batch here; check what is on disk before sending it. Else 0.
-        version: of the partition in the metadata, as the follower knows it; it tells a new copy's fetches from those
-            of the one before.
+        version: Version of the partition in the metadata, as the follower knows it; it tells a new copy's fetches from
+            those of the one before.
         knows: 0: its log begins anew, and it is to be told of the ordered producers before; else 1.
     """
 
@@ -88,10 +88,10 @@ class FollowQuestion(NamedTuple):
     """Where does the largest epoch end that is not above `last_epoch`?
 
     Attributes:
-        incarnation: of the follower.
-        leader_epoch: in which it follows.
-        question: a number that the answer repeats.
-        last_epoch: of the follower's last record.
+        incarnation: Incarnation of the follower.
+        leader_epoch: Leader epoch in which it follows.
+        question: A number that the answer repeats.
+        last_epoch: Leader epoch of the follower's last record.
     """
 
     key: PartitionKey
@@ -109,12 +109,12 @@ class FollowRequest(NamedTuple):
     """One round of a session.
 
     Attributes:
-        node_id: the follower.
-        bytes_max: about how many bytes of record batches the response may hold; at least one batch always fits.
-        wait_ms_max: how long to wait for news.
-        fetches: partitions that enter the session, or go on in it.
-        questions: they are answered at once; a partition that is asked about is fetched no longer.
-        forget: partitions that leave the session; before others enter it.
+        node_id: The follower.
+        bytes_max: About how many bytes of record batches the response may hold; at least one batch always fits.
+        wait_ms_max: How long to wait for news.
+        fetches: Partitions that enter the session, or go on in it.
+        questions: They are answered at once; a partition that is asked about is fetched no longer.
+        forget: Partitions that leave the session; before others enter it.
         hears: 1: the follower hears NATS, and could lead; else 0.
     """
 
@@ -138,17 +138,18 @@ class FollowResult(NamedTuple):
     """The answer to a `FollowFetch`.
 
     Attributes:
-        refusal: why there are no records, if so.
-        incarnation: of the follower that asked.
-        leader_epoch: of the leader; -1 when it leads not.
-        offset: that was asked for.
-        high_watermark: offset after the last committed record.
-        log_start: first offset there is.
-        body_bytes: size of the partition's record batches in the response's body, in the order of the results. The
+        refusal: Why there are no records, if so.
+        incarnation: Incarnation of the follower that asked.
+        leader_epoch: Epoch of the leader; -1 where this node does not lead.
+        offset: Offset that was asked for.
+        high_watermark: Offset after the last committed record.
+        log_start: First offset there is.
+        body_bytes: Size of the partition's record batches in the response's body, in the order of the results. The
             first batch holds `offset`.
-        delete_horizon: tombstones below this offset may be missing in the leader's log.
-        leaps: of the log's time, that the leader knows of: the log's time after it, and how much was leapt over, in ns.
-        producers_bytes: size of what the body says, before the batches, of ordered producers that they do not tell of.
+        delete_horizon: Tombstones below this offset may be missing in the leader's log.
+        leaps: Leaps of the log's time that the leader knows of: the log's time after it, and how much was leapt over,
+            in ns.
+        producers_bytes: Size of what the body says, before the batches, of ordered producers that they do not tell of.
     """
 
     key: PartitionKey
@@ -173,12 +174,12 @@ class FollowEnd(NamedTuple):
     """The answer to a `FollowQuestion`.
 
     Attributes:
-        refusal: why there is no answer, if so.
-        incarnation: of the follower that asked.
-        leader_epoch: of the leader; -1 when it leads not.
-        question: the number of the question.
-        epoch: the largest epoch of the leader's log that is not above the asked one; -1 when there is none.
-        end: the offset after its last record; for -1 the leader's first known offset.
+        refusal: Why there is no answer, if so.
+        incarnation: Incarnation of the follower that asked.
+        leader_epoch: Epoch of the leader; -1 where this node does not lead.
+        question: The number of the question.
+        epoch: The largest epoch of the leader's log that is not above the asked one; -1 when there is none.
+        end: The offset after its last record; for -1 the leader's first known offset.
     """
 
     key: PartitionKey
@@ -194,8 +195,8 @@ class FollowWhole(NamedTuple):
     """The leader's logs hold everything that was published up to some time ago.
 
     Attributes:
-        ago_ns: for how long that has been so when the response was made.
-        ends: of each log the end below which it is, -1 where that is not certain any more. A log that is left out has
+        ago_ns: How long ago that was found when the response was made, ns.
+        ends: End of each log below which that is so; -1 where it is not certain any more. A log that is left out has
             the end that was told last on the connection; one of which none was told is not meant.
     """
 

@@ -40,9 +40,9 @@ class CommitOffset(NamedTuple):
     """What is committed for one partition.
 
     Attributes:
-        offset: the next record to read.
-        epoch: leader epoch of the record before it; -1 for unknown.
-        metadata: the client's own, up to 1 KiB.
+        offset: The next record to read.
+        epoch: Leader epoch of the record before it; -1 for unknown.
+        metadata: The client's own, up to 1 KiB.
     """
 
     partition: PartitionNumber
@@ -63,8 +63,8 @@ class CommitRequest(NamedTuple):
     """A member commits; or, with `NO_MEMBER`, whoever may, while the group has no members.
 
     Attributes:
-        generation: of the assignment that the member has adopted; -1 without a member.
-        sequence: grows with every commit of a process; a repeated request repeats it.
+        generation: Generation of the assignment that the member has adopted; -1 without a member.
+        sequence: Grows with every commit of a process; a repeated request repeats it.
     """
 
     group: str
@@ -97,9 +97,9 @@ class CommitResult(NamedTuple):
     """The answer to a `CommitRequest`.
 
     Attributes:
-        error: why nothing was committed, if so.
-        message: for people; "" when there is no error.
-        refusals: what else was not committed.
+        error: Why nothing was committed, if so.
+        message: Message for people; "" when there is no error.
+        refusals: What else was not committed.
     """
 
     error: GroupError
@@ -111,8 +111,9 @@ class OffsetFetchRequest(NamedTuple):
     """What is committed for these partitions?
 
     Attributes:
-        member_id: of the member that is about to read them; `NO_MEMBER` for whoever is curious.
-        generation: of the assignment that brought them; a coordinator that does not know of it is one no longer.
+        member_id: Member id of the member that is about to read them; `NO_MEMBER` for whoever is curious.
+        generation: Generation of the assignment that brought them; a coordinator that does not know of it is one no
+            longer.
     """
 
     group: str
@@ -130,8 +131,8 @@ class FetchedOffset(NamedTuple):
     """What is committed for one partition.
 
     Attributes:
-        offset: the next record to read.
-        epoch: leader epoch of the record before it; -1 for unknown.
+        offset: The next record to read.
+        epoch: Leader epoch of the record before it; -1 for unknown.
     """
 
     key: PartitionKey

@@ -45,9 +45,9 @@ class Coordinator(NamedTuple):
     """Where one group is coordinated.
 
     Attributes:
-        partition: of the stream of the groups.
+        partition: Partition of the stream of the groups.
         node_id: "" with an error.
-        port: of its pull server; 0 with an error.
+        port: Port of the coordinator's pull server; 0 with an error.
     """
 
     group: str

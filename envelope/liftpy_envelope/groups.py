@@ -127,16 +127,17 @@ class JoinRequest(NamedTuple):
     """A process becomes a member, or changes what it subscribes to. Sending it twice is the same as once.
 
     Attributes:
-        group: its name.
+        group: Name of the group.
         nonce: 16 random bytes that the process chose when it started; they make it one member, however often it asks.
-        revision: grows with every change of the subscriptions, and whenever the process gave up what it had and joins
+        revision: Grows with every change of the subscriptions, and whenever the process gave up what it had and joins
             anew: commits it sent before do not count any more. A join with an older revision changes nothing.
-        instance_id: of a static member, which takes the place of its predecessor of that name; "" for others.
-        client_id: for people.
-        rack: partitions with a replica there are preferred; "" for none.
-        session_timeout_ms: without a heartbeat for so long the member is out.
-        rebalance_timeout_ms: so long it may take to let go of partitions that are taken from it.
-        subscriptions: names of streams; they need not exist yet.
+        instance_id: Instance id of a static member, which takes the place of its predecessor of that name; "" for
+            others.
+        client_id: Client id for people.
+        rack: Partitions with a replica there are preferred; "" for none.
+        session_timeout_ms: Time without a heartbeat after which the member is out, ms.
+        rebalance_timeout_ms: Time that the member has to let go of partitions that are taken from it, ms.
+        subscriptions: Names of streams; they need not exist yet.
     """
 
     group: str
@@ -164,8 +165,8 @@ class HeartbeatRequest(NamedTuple):
     """A member lives.
 
     Attributes:
-        generation: of the assignment it has adopted: it has stopped, and committed, what is not in it.
-        wait_ms_max: how long the answer may wait for a newer assignment.
+        generation: Generation of the assignment it has adopted: it has stopped, and committed, what is not in it.
+        wait_ms_max: How long the answer may wait for a newer assignment.
     """
 
     group: str
@@ -203,9 +204,9 @@ class MembershipResult(NamedTuple):
     """The answer to a join, a heartbeat and a leave.
 
     Attributes:
-        message: for people; "" when there is no error.
-        generation: of the member's newest assignment.
-        assignment: all of it; None when it is the one that the member has adopted.
+        message: Message for people; "" when there is no error.
+        generation: Generation of the member's newest assignment.
+        assignment: All of it; None when it is the one that the member has adopted.
     """
 
     error: GroupError

@@ -53,15 +53,15 @@ class PublishOptions:
     """What a publisher asked for beside storing the value.
 
     Attributes:
-        key: key of the record.
-        message_id: id for deduplication.
-        ack_policy: overrides the stream's policy.
-        correlation_id: comes back in the ack.
-        expected_offset: the offset that the message must get, or it is refused.
-        expected_stream: the stream the publisher believes to be writing to.
-        ack_inbox: where the ack goes instead of the reply subject.
-        unsupported: name of a header that asks for what liftpy does not do.
-        tombstone: the message deletes its key: the record's value is null.
+        key: Key of the record.
+        message_id: Id for deduplication.
+        ack_policy: Overrides the stream's policy.
+        correlation_id: Comes back in the ack.
+        expected_offset: The offset that the message must get, or it is refused.
+        expected_stream: The stream the publisher believes to be writing to.
+        ack_inbox: Where the ack goes instead of the reply subject.
+        unsupported: Name of a header that asks for what liftpy does not do.
+        tombstone: The message deletes its key: the record's value is null.
     """
 
     key: bytes | None = None

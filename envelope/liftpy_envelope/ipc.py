@@ -63,7 +63,7 @@ class ColumnBuffers(NamedTuple):
     """The physical buffers of one column.
 
     Attributes:
-        null_count: how many values are null; when it is zero there is no validity buffer.
+        null_count: How many values are null; when it is zero there is no validity buffer.
         buffers: (validity, values) for a fixed-width column, (validity, int32 offsets, data) for a binary one.
     """
 
@@ -143,8 +143,8 @@ def encode_message(count: int, columns: Sequence[ColumnBuffers]) -> list[BufferL
     """One encapsulated Arrow IPC record batch message.
 
     Args:
-        count: number of records, at least one.
-        columns: the buffers of every column, in the order of the schema.
+        count: Number of records, at least one.
+        columns: The buffers of every column, in the order of the schema.
 
     Returns:
         The parts of the message in order; their lengths add up to a multiple of 8.

@@ -97,9 +97,9 @@ class FetchPartition(NamedTuple):
     """A partition that enters a fetch session, or whose position changes in it.
 
     Attributes:
-        offset: the next offset wanted.
-        epoch: newest leader epoch the reader knows, -1 for none; an older one than the leader's is no error.
-        durable_end: a follower's durable log end offset; -1 for consumers.
+        offset: The next offset wanted.
+        epoch: Newest leader epoch the reader knows, -1 for none; an older one than the leader's is no error.
+        durable_end: A follower's durable log end offset; -1 for consumers.
     """
 
     key: PartitionKey
@@ -115,13 +115,13 @@ class FetchRequest(NamedTuple):
     reader that takes everything in order sends no partition twice.
 
     Attributes:
-        bytes_max: about how many bytes of record batches the response may hold; at least one batch always fits.
-        wait_ms_max: how long to wait for the first record.
-        verify: check every batch on disk before sending it, because the reader got a damaged one.
-        incarnation: of the following node; -1 for consumers.
-        any_replica: the partitions that enter may be read from a replica that follows and is in sync.
-        subjects: of the partitions that enter, only records are wanted whose subject one of these NATS patterns
-            matches; () for all. The node leaves out what it can cheaply: who reads filters as well.
+        bytes_max: About how many bytes of record batches the response may hold; at least one batch always fits.
+        wait_ms_max: How long to wait for the first record.
+        verify: Check every batch on disk before sending it, because the reader got a damaged one.
+        incarnation: Incarnation of the following node; -1 for consumers.
+        any_replica: The partitions that enter may be read from a replica that follows and is in sync.
+        subjects: NATS patterns: of the partitions that enter, only records are wanted whose subject matches one of
+            them; () for all. The node leaves out what it can cheaply, so the client filters as well.
     """
 
     bytes_max: Annotated[int, Meta(ge=1, le=FETCH_BYTES_MAX)]
@@ -145,14 +145,14 @@ class FetchResult(NamedTuple):
     """What a round of a session brought for one partition.
 
     Attributes:
-        epoch: the leader's epoch.
-        high_watermark: offset after the last committed record.
-        log_start: first offset there is.
-        body_bytes: size of the partition's record batches in the response's body, in the order of the results.
-        next_offset: where to go on, when that is beyond what the batches say, because what follows them did not match
+        epoch: The leader's epoch.
+        high_watermark: Offset after the last committed record.
+        log_start: First offset there is.
+        body_bytes: Size of the partition's record batches in the response's body, in the order of the results.
+        next_offset: Where to go on, when that is beyond what the batches say, because what follows them did not match
             the subjects that are wanted; its records are of no later leader epoch than `epoch`. -1 when nothing was
             skipped there.
-        delete_horizon: tombstones below this offset may be gone: who missed them reads anew. 0 when none are.
+        delete_horizon: Tombstones below this offset may be gone: who missed them reads anew. 0 when none are.
     """
 
     key: PartitionKey

@@ -29,9 +29,9 @@ def parse_settings(kind: type[T], given: object, path: str = "") -> T:
     """Build a dataclass from a mapping.
 
     Args:
-        kind: a dataclass whose fields are of the types named above.
-        given: the mapping, for example from TOML or JSON.
-        path: where the mapping stands, for the messages.
+        kind: A dataclass whose fields are of the types named above.
+        given: The mapping, for example from TOML or JSON.
+        path: Where the mapping stands, for the messages.
 
     Raises:
         ConfigError: a field is unknown (the nearest known one is named), missing, or of the wrong type.

@@ -59,40 +59,40 @@ class StreamConfig:
     """Everything a stream can be told. Zero means "no limit" wherever a limit is meant.
 
     Attributes:
-        name: name of the stream.
+        name: Name of the stream.
         subject: NATS subject it stores, wildcards included; "" for the system's own streams, whose names begin with
             `__`: nothing is published to those.
-        partitions: number of partitions; fixed for the stream's life.
-        spread: how messages reach several partitions; fixed for the stream's life.
-        partition_prefix: first token of the subjects of a stream with `spread = mapping`.
+        partitions: Number of partitions; fixed for the stream's life.
+        spread: How messages reach several partitions; fixed for the stream's life.
+        partition_prefix: First token of the subjects of a stream with `spread = mapping`.
         group: NATS queue group to join, so that streams share a subject between them; for streams without replicas
             whose messages one node stores.
-        replicas: copies of each partition that count for acks.
-        observers: further copies of each partition that follow without counting: never in sync, never leader.
-        min_isr: fewest in-sync replicas with which messages are accepted; by default a majority of `replicas`.
-        unclean_leader_election: where no in-sync replica has a log that can be trusted, and acknowledged messages may
+        replicas: Copies of each partition that count for acks.
+        observers: Further copies of each partition that follow without counting: never in sync, never leader.
+        min_isr: Fewest in-sync replicas with which messages are accepted; by default a majority of `replicas`.
+        unclean_leader_election: Where no in-sync replica has a log that can be trusted, and acknowledged messages may
             be missing in all others, the best of them leads without an operator's word.
-        acks: where acks go.
-        ack_policy: when they are sent, unless a message says otherwise.
-        sync: when a record counts as durable.
-        retention_age_s: records older than this are dropped.
-        retention_bytes: the oldest records are dropped beyond this size per partition.
-        retention_messages: the oldest records are dropped beyond this number per partition.
-        segment_bytes: size at which a segment file is closed.
-        segment_age_s: age at which a segment file is closed.
-        dedupe_window_s: how long a message id is remembered.
-        dedupe_ids_max: how many message ids are remembered per partition.
-        message_bytes_max: larger messages, with their headers, are refused.
-        compression: of record batches.
-        keep_replies: store the reply subject of every message.
-        compact: of every key keep the last record only; records without a key stay.
-        min_compaction_lag_s: records younger than this are not compacted.
-        delete_retention_s: how long a tombstone stays after it was found to be the last record of its key.
-        min_dirty_ratio: share of a partition's log that must have come in since it was compacted last before it is
+        acks: Where acks go.
+        ack_policy: When they are sent, unless a message says otherwise.
+        sync: When a record counts as durable.
+        retention_age_s: Records older than this are dropped.
+        retention_bytes: The oldest records are dropped beyond this size per partition.
+        retention_messages: The oldest records are dropped beyond this number per partition.
+        segment_bytes: Size at which a segment file is closed.
+        segment_age_s: Age at which a segment file is closed.
+        dedupe_window_s: How long a message id is remembered.
+        dedupe_ids_max: How many message ids are remembered per partition.
+        message_bytes_max: Larger messages, with their headers, are refused.
+        compression: Compression of record batches.
+        keep_replies: Store the reply subject of every message.
+        compact: Whether only the last record of every key is kept; records without a key stay.
+        min_compaction_lag_s: Records younger than this are not compacted.
+        delete_retention_s: How long a tombstone stays after it was found to be the last record of its key.
+        min_dirty_ratio: Share of a partition's log that must have come in since it was compacted last before it is
             compacted again.
-        tier: its history goes to the bucket, where the cluster has one.
-        local_retention_age_s: older records leave the nodes' disks once the bucket has them.
-        local_retention_bytes: beyond this size per partition the oldest records leave the nodes' disks once the bucket
+        tier: Whether the history goes to the bucket, where the cluster has one.
+        local_retention_age_s: Older records leave the nodes' disks once the bucket has them.
+        local_retention_bytes: Beyond this size per partition the oldest records leave the nodes' disks once the bucket
             has them. Zero, here and for the age: what is retained stays on disk, too.
     """
 

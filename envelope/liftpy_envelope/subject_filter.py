@@ -29,10 +29,10 @@ class SubjectMatcher:
     """See the module. May be used by several threads.
 
     Args:
-        patterns: checked ones; without any, every subject matches.
+        patterns: Checked ones; without any, every subject matches.
 
     Attributes:
-        takes_all: whether no subject is left out.
+        takes_all: Whether no subject is left out.
     """
 
     def __init__(self, patterns: Sequence[str]) -> None:

@@ -27,11 +27,11 @@ class Bounds(NamedTuple):
     """What one kind of message may hold.
 
     Attributes:
-        items: arrays, maps and the values in them, all together.
-        length: values in one array, and in one map.
-        text_bytes: of one string.
-        binary_bytes: of one binary value.
-        depth: arrays and maps within each other; None where the form of a message is checked in full afterwards, and
+        items: Arrays, maps and the values in them, all together.
+        length: Values in one array, and in one map.
+        text_bytes: Size of one string, bytes.
+        binary_bytes: Size of one binary value, bytes.
+        depth: Arrays and maps within each other; None where the form of a message is checked in full afterwards, and
             messages are too many to look through twice. More than about a thousand are never decoded.
     """
 
@@ -50,9 +50,9 @@ def unpack(data: bytes | memoryview, bounds: Bounds, *, int_keys: bool = False) 
     """The value of a msgpack message.
 
     Args:
-        data: all of the message.
-        bounds: of its kind.
-        int_keys: maps may have keys that are no strings.
+        data: All of the message.
+        bounds: Bounds of this kind of message.
+        int_keys: Maps may have keys that are no strings.
 
     Raises:
         UnpackError: it is not one whole msgpack value within the bounds.
@@ -92,8 +92,8 @@ def read_json(data: bytes, *, items_max: int, depth_max: int = 32) -> Any:
 
     Args:
         data: UTF-8.
-        items_max: values in it, at most; a comma or bracket within a string counts as well.
-        depth_max: arrays and objects within each other.
+        items_max: Values in it, at most; a comma or bracket within a string counts as well.
+        depth_max: Arrays and objects within each other.
 
     Raises:
         UnpackError: it is not JSON within the bounds.

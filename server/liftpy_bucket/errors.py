@@ -54,7 +54,7 @@ class RootMissingError(ObjectMissingError):
 
     Args:
         key: Key of the root.
-        other: key of one of the objects.
+        other: Key of one of the objects.
     """
 
     def __init__(self, key: str, other: str) -> None:
@@ -119,7 +119,7 @@ class ObjectCorruptError(TierError):
 
     Args:
         key: Key of the object.
-        why: what does not fit.
+        why: What does not fit.
     """
 
     def __init__(self, key: str, why: str) -> None:
@@ -151,7 +151,7 @@ class AnotherWriterError(OvertakenError):
 
     Args:
         log: Prefix of the object log.
-        writer: the name that the other gave itself.
+        writer: The name that the other gave itself.
         sequence: Sequence of its first record there.
     """
 
@@ -170,8 +170,8 @@ class RecordMissingError(TierError):
 
     Args:
         log: Prefix of the object log.
-        sequence: that was asked for.
-        why: it was trimmed, or is not there yet.
+        sequence: Sequence that was asked for.
+        why: Whether it was trimmed, or is not there yet.
     """
 
     def __init__(self, log: str, sequence: int, why: str) -> None:

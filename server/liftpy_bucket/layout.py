@@ -38,8 +38,8 @@ class PartitionPath(NamedTuple):
     """The directory of one partition.
 
     Attributes:
-        uuid: of the stream, as 32 hexadecimal digits.
-        partition: its number.
+        uuid: UUID of the stream, as 32 hexadecimal digits.
+        partition: Number of the partition.
     """
 
     uuid: str

@@ -20,7 +20,7 @@ class LruCache(Generic[_Key, _Value]):
 
     Args:
         weight_max: Maximum weight of all values together. One that is heavier is not kept.
-        weigh: how much a value is; by default each is one.
+        weigh: How much a value is; by default each is one.
     """
 
     def __init__(self, weight_max: int, weigh: Callable[[_Value], int] = lambda _value: 1) -> None:
@@ -53,8 +53,8 @@ class LruCache(Generic[_Key, _Value]):
 
         Args:
             key: Key of the value.
-            value: to be kept.
-            is_newer: whether what is there is newer, and stays.
+            value: Value to keep.
+            is_newer: Whether what is there is newer, and stays.
         """
         with self._lock:
             there = self._kept.get(key)

@@ -47,10 +47,11 @@ class Checkpoint:
     """What the file says.
 
     Attributes:
-        clean: the node had made everything durable and stopped.
-        high_watermarks: by (stream uuid, partition).
+        clean: The node had made everything durable and stopped.
+        high_watermarks: High watermarks by (stream uuid, partition).
         times: Times of the logs, likewise.
-        wholes: likewise, (time ns, end): what was published before that time is in the log below that end.
+        wholes: By (stream uuid, partition), (time ns, end): what was published before that time is in the log below
+            that end.
     """
 
     clean: bool = False

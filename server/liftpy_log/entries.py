@@ -17,9 +17,9 @@ class LogConfig:
     """How a partition's log is kept.
 
     Attributes:
-        segment_bytes: size at which a segment is closed.
-        segment_age_ns: age of its first record at which a segment is closed.
-        keep_unsynced: remember what is not durable yet, so that a round can write it ahead.
+        segment_bytes: Size at which a segment is closed.
+        segment_age_ns: Age of its first record at which a segment is closed.
+        keep_unsynced: Remember what is not durable yet, so that a round can write it ahead.
     """
 
     segment_bytes: int = 256 * 1024 * 1024

@@ -32,7 +32,7 @@ class FileDamagedError(LiftError):
     """A small file is not what was written.
 
     Attributes:
-        path: the file.
+        path: The file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -58,8 +58,8 @@ class SegmentCorruptError(PartitionOfflineError):
     """Bytes that were written well are not what they were.
 
     Attributes:
-        path: the segment's file.
-        position: where in it the damaged batch begins.
+        path: The segment's file.
+        position: Where in it the damaged batch begins.
     """
 
     def __init__(self, path: Path, position: int, reason: str) -> None:
@@ -75,9 +75,9 @@ class OffsetOutOfRangeError(LiftError):
     """The offset is not in the log.
 
     Attributes:
-        offset: the offset asked for.
-        log_start: first offset there is.
-        log_end: offset after the last one.
+        offset: The offset asked for.
+        log_start: First offset there is.
+        log_end: Offset after the last one.
     """
 
     def __init__(self, offset: int, log_start: int, log_end: int) -> None:
@@ -103,9 +103,9 @@ class BatchBoundaryError(LiftError):
     """A log can not be cut inside of a batch.
 
     Attributes:
-        offset: where it was to be cut.
-        base_offset: where the batch begins that holds the offset.
-        next_offset: where it ends.
+        offset: Where it was to be cut.
+        base_offset: Where the batch begins that holds the offset.
+        next_offset: Where it ends.
     """
 
     def __init__(self, offset: int, base_offset: int, next_offset: int) -> None:

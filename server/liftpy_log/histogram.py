@@ -19,7 +19,7 @@ class Histogram:
     """Counts durations by bucket. One thread writes; any may read, and be a count behind.
 
     Attributes:
-        sum_s: of all durations.
+        sum_s: Sum of all durations, seconds.
     """
 
     __slots__ = ("_counts", "sum_s")

@@ -35,8 +35,8 @@ class Leap(NamedTuple):
     """Time that nobody measured.
 
     Attributes:
-        to_ns: the log's time after it; records with this time or a later one came after it.
-        amount_ns: how much.
+        to_ns: The log's time after it; records with this time or a later one came after it.
+        amount_ns: How much.
     """
 
     to_ns: int
@@ -47,7 +47,7 @@ class LogTimeState(NamedTuple):
     """What is kept over a restart.
 
     Attributes:
-        ns: the log's time.
+        ns: The log's time.
         leaps: Leaps, oldest first.
     """
 
@@ -59,9 +59,9 @@ class LogTime:
     """The time of one log.
 
     Args:
-        newest_ns: time of the log's newest record; 0 when it has none.
-        now_s: the monotonic clock.
-        kept: what an earlier run knew; None when that is not known.
+        newest_ns: Time of the log's newest record; 0 when it has none.
+        now_s: The monotonic clock.
+        kept: What an earlier run knew; None when that is not known.
     """
 
     __slots__ = ("_is_measured", "_leaps", "_ns", "_s", "_sure_ns", "_sure_s")
@@ -112,10 +112,10 @@ class LogTime:
         """Records of another leader were appended. Time between them was measured by who led, but for the leaps.
 
         Args:
-            after_ns: time of the record before them; 0 when there is none.
+            after_ns: Time of the record before them; 0 when there is none.
             timestamp: Timestamp of the newest of them.
-            now_s: the monotonic clock.
-            leaps: what the leader knows of; which are earlier than these records is known here already.
+            now_s: The monotonic clock.
+            leaps: What the leader knows of; which are earlier than these records is known here already.
         """
         for leap in leaps:
             if leap.to_ns > after_ns:

@@ -48,13 +48,13 @@ def open_segments(
 
     Args:
         disk: Disk that holds the files.
-        files: the node's open files.
+        files: The node's open files.
         directory: Directory of the partition; created when it is missing.
-        durable_end: records below this offset are known to have been durable.
-        verify_bytes: how much of the newest segment to check beyond what its index asks for.
-        first_offset: records below this offset were purged; an empty log begins here.
-        on_torn: called before a torn tail is cut off; an error that it raises leaves it there.
-        durable_names: the names of an empty log are on disk when this returns.
+        durable_end: Records below this offset are known to have been durable.
+        verify_bytes: How much of the newest segment to check beyond what its index asks for.
+        first_offset: Records below this offset were purged; an empty log begins here.
+        on_torn: Called before a torn tail is cut off; an error that it raises leaves it there.
+        durable_names: The names of an empty log are on disk when this returns.
 
     Raises:
         SegmentCorruptError: something other than a torn tail is wrong.

@@ -66,14 +66,14 @@ class PartitionLog:
     """The log of one partition. `open` finds out what is there; everything else but a truncation is fast.
 
     Attributes:
-        directory: where the segments are.
-        config: how the log is kept.
-        epochs: which leader epoch began at which offset.
-        recent: keeps the newest batches in memory, while the log leads; see `recent`.
-        durability: how much of it is durable, and whether it is well.
-        compaction: what key compaction works with.
-        ordered_saves: how often the file of the ordered producers was written.
-        torn_tail: what was cut off at its end when it was opened; None when it was whole.
+        directory: Where the segments are.
+        config: How the log is kept.
+        epochs: Leader epochs, and the offsets at which they began.
+        recent: Keeps the newest batches in memory, while the log leads; see `recent`.
+        durability: How much of it is durable, and whether it is well.
+        compaction: What key compaction works with.
+        ordered_saves: How often the file of the ordered producers was written.
+        torn_tail: What was cut off at its end when it was opened; None when it was whole.
     """
 
     torn_tail: TornTail | None = None
@@ -112,16 +112,16 @@ class PartitionLog:
 
         Args:
             disk: Disk that holds the files.
-            files: the node's open files.
+            files: The node's open files.
             directory: Directory of the partition.
-            config: how to keep the log.
-            log_start: records below this offset were purged.
-            durable_end: records below this offset are known to have been durable.
-            verify_bytes: how much of the newest segment to check beyond what its index asks for.
-            unsynced_parents: directories above it whose names may not be on disk. Where they are given, the names of
+            config: How to keep the log.
+            log_start: Records below this offset were purged.
+            durable_end: Records below this offset are known to have been durable.
+            verify_bytes: How much of the newest segment to check beyond what its index asks for.
+            unsynced_parents: Directories above it whose names may not be on disk. Where they are given, the names of
                 an empty log are made durable together with its first record; the log loses nothing by that, and
                 thousands are created without a wait for the disk.
-            on_torn: called before a torn tail is cut off; an error that it raises leaves it there.
+            on_torn: Called before a torn tail is cut off; an error that it raises leaves it there.
 
         Raises:
             SegmentCorruptError: something other than a torn tail is wrong.
@@ -223,9 +223,9 @@ class PartitionLog:
         """Append one batch.
 
         Args:
-            body: its records.
+            body: Records of the batch.
             leader_epoch: Leader epoch of the leader that takes them.
-            timestamp: now; raised to that of the last record where the clock went back.
+            timestamp: Now; raised to that of the last record where the clock went back.
             producer_id: Producer id of an idempotent batch.
             producer_sequence: Producer sequence of an idempotent batch.
             producer_epoch: Producer epoch of a batch of an ordered producer.
@@ -276,8 +276,8 @@ class PartitionLog:
         """Append whole batches of a leader as they are.
 
         Args:
-            data: their bytes, one batch after the other; not to be changed until they are durable.
-            headers: theirs, checked; of the bodies nothing is looked at.
+            data: Bytes of the batches, one after the other; not to be changed until they are durable.
+            headers: Theirs, checked; of the bodies nothing is looked at.
 
         Returns:
             Where they went. When the disk became full after a segment was closed on the way, those that found room:
@@ -417,10 +417,10 @@ class PartitionLog:
         """Whole batches from the one that holds `offset` up to `end_offset`.
 
         Args:
-            offset: first offset wanted.
-            end_offset: batches that begin here or later are not given out.
-            bytes_max: about how much; the first batch is given out whatever its size.
-            hint: the last slice of the previous read; saves the look-up when `offset` follows on it.
+            offset: First offset wanted.
+            end_offset: Batches that begin here or later are not given out.
+            bytes_max: About how much; the first batch is given out whatever its size.
+            hint: The last slice of the previous read; saves the look-up when `offset` follows on it.
 
         Raises:
             OffsetOutOfRangeError: `offset` is below the start of the log or above `end_offset`.
@@ -518,7 +518,7 @@ class PartitionLog:
         more.
 
         Args:
-            end: offset at which a batch begins, or the start or end of the log.
+            end: Offset at which a batch begins, or the start or end of the log.
 
         Raises:
             OffsetOutOfRangeError: it is below the start of the log or above its end; nothing has changed.
@@ -667,7 +667,7 @@ class PartitionLog:
         """Write the file of the ordered producers. Returns whether it did.
 
         Args:
-            content: its bytes.
+            content: Bytes of the file.
             after: `ordered_saves` when they were made; if it was written since then, it stays as it is.
 
         Raises:

@@ -31,11 +31,11 @@ class Quarantined(NamedTuple):
 
     Attributes:
         name: Name of the file or directory.
-        stream: to which it belonged; None for files of the node.
+        stream: Stream to which it belonged; None for files of the node.
         uuid: UUID of that stream.
         partition: Partition of that stream; None for all that the node had of it.
         size_bytes: Size in bytes of all files in it.
-        moved_ns: when it came there, by the file system's clock.
+        moved_ns: When it came there, by the file system's clock.
         why: Reason, as text.
     """
 

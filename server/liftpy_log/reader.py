@@ -34,8 +34,8 @@ class LogReader:
     """Looks things up in segments that their owner changes.
 
     Args:
-        files: the node's open files.
-        segments: the log's segments, oldest first.
+        files: The node's open files.
+        segments: The log's segments, oldest first.
         marks: (next offset, end position) of the newest batches of the newest segment.
     """
 

@@ -23,7 +23,7 @@ class RecentBatches:
 
     Args:
         bytes_max: Maximum bytes of all logs.
-        log_bytes_max: of one of them; not above `bytes_max`.
+        log_bytes_max: Size of the batches of one log; not above `bytes_max`.
     """
 
     def __init__(self, bytes_max: int = _NODE_BYTES_MAX, log_bytes_max: int = _LOG_BYTES_MAX) -> None:
@@ -62,7 +62,7 @@ class RecentTail:
 
     Attributes:
         size_bytes: Size in bytes of its batches.
-        batch_bytes_max: a larger batch is not kept.
+        batch_bytes_max: A larger batch is not kept.
     """
 
     __slots__ = ("_batches", "_end", "_shared", "batch_bytes_max", "size_bytes")
@@ -89,7 +89,7 @@ class RecentTail:
         """Batches from `offset` on; none when no batch that is kept begins there.
 
         Args:
-            offset: first offset wanted.
+            offset: First offset wanted.
             bytes_max: Maximum bytes of all; the first is given out whatever its size.
         """
         found: list[bytes] = []

@@ -47,10 +47,10 @@ class RepeatedWarnings:
         """Log a warning, or count it when one of its kind was logged lately.
 
         Args:
-            kind: what counts as the same warning. Beyond 64 kinds at once, the rest are one.
+            kind: What counts as the same warning. Beyond 64 kinds at once, the rest are one.
             text: Error text.
             now_s: Current monotonic time in seconds.
-            error: whose traceback the line shall have.
+            error: Error whose traceback the line shall have.
         """
         with self._lock:
             known = self._kind(kind, now_s)

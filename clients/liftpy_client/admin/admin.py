@@ -55,7 +55,7 @@ class Admin:
         Args:
             name: 1 to 128 letters, digits, `_` or `-`.
             subject: NATS subject to store, wildcards included.
-            settings: other fields of `StreamConfig`.
+            settings: Other fields of `StreamConfig`.
 
         Raises:
             ConfigError: a setting is unknown or wrong.
@@ -72,9 +72,9 @@ class Admin:
         """Change settings of a stream.
 
         Args:
-            name: of the stream.
-            expected_version: refuse the change when the stream has another version.
-            changes: fields of `StreamConfig`.
+            name: Name of the stream.
+            expected_version: Refuse the change when the stream has another version.
+            changes: Fields of `StreamConfig`.
 
         Raises:
             ConfigError: a setting is unknown.
@@ -150,10 +150,10 @@ class Admin:
         Returns when the moves have begun; `cluster_info` shows how far they are.
 
         Args:
-            name: of the stream.
-            replicas: how many copies there shall be; the nodes are chosen.
-            observers: how many further copies there shall be that do not count.
-            partitions: the nodes wanted, by number of the partition, the preferred leader first and observers last.
+            name: Name of the stream.
+            replicas: How many copies there shall be; the nodes are chosen.
+            observers: How many further copies there shall be that do not count.
+            partitions: The nodes wanted, by number of the partition, the preferred leader first and observers last.
             dry_run: Return the moves without starting them.
 
         Returns:
@@ -190,13 +190,14 @@ class Admin:
         that the leader lacks goes to its node's quarantine whole, and is copied again. Use `dry_run` first.
 
         Args:
-            name: of the stream.
-            partition: by default all that need a decision.
+            name: Name of the stream.
+            partition: Number of the partition; by default all that need a decision.
             leader: Node that is to lead; by default the one whose log reaches the furthest.
-            give_up: nodes that are gone for good, with what they have; the others must be up.
-            accept_data_loss: committed records that are known to be lost by it may be lost.
+            give_up: Nodes that are gone for good, with what they have; the others must be up.
+            accept_data_loss: Committed records that are known to be lost by it may be lost.
             dry_run: Return what each replica has and which would lead, and decide nothing.
-            versions: of the partitions as they were looked at, by number; refused when they have changed since.
+            versions: Versions of the partitions as they were looked at, by number; refused when they have changed
+                since.
 
         Raises:
             AdminError: a replica is neither up nor given up, or records would be lost without `accept_data_loss`.
@@ -239,7 +240,7 @@ class Admin:
         """Return what nodes moved to quarantine: replaced replicas, damaged files, unknown directories.
 
         Args:
-            stream: only what belonged to it.
+            stream: Only what belonged to it.
             limit: Number of items to return, newest first.
         """
         from liftpy_client.admin.recovery import QuarantineDetails
@@ -340,8 +341,8 @@ class Admin:
         Consumers that had read what did not reach the bucket get a `LogDivergedError` or an `OffsetLostError`.
 
         Args:
-            plan: of `restore_plan`; by default, made now.
-            replicas_max: so many copies at most, where there are fewer nodes than a stream had replicas.
+            plan: Plan, as `restore_plan` gives it; by default, made now.
+            replicas_max: Number of copies at most, where there are fewer nodes than a stream had replicas.
             progress: Called with the number of restored partitions, and their total.
 
         Returns:
@@ -360,8 +361,8 @@ class Admin:
         """What is amiss of what a plan says should be here, for people; nothing when all is well.
 
         Args:
-            plan: that was carried out.
-            within_s: for how long it is looked again while something is amiss: leaders are elected first.
+            plan: Plan that was carried out.
+            within_s: Time for which it is looked again while something is amiss, seconds: leaders are elected first.
         """
         from liftpy_client.admin.restoring import verify_restore
 

@@ -25,10 +25,10 @@ class ReplicaDetails:
     """A follower of a partition, as its leader sees it.
 
     Attributes:
-        node: where it is.
-        log_end: offset after its last durable record; None while the leader does not know.
-        lag_messages: how many records it lacks; None while the leader does not know.
-        in_sync: it is in the in-sync replica set.
+        node: Where it is.
+        log_end: Offset after its last durable record; None while the leader does not know.
+        lag_messages: How many records it lacks; None while the leader does not know.
+        in_sync: Whether it is in the in-sync replica set.
     """
 
     node: str
@@ -60,13 +60,13 @@ class PartitionDetails:
         local_start: First offset on the leader's disk; lower ones are read from the bucket.
         tiered_end: Offset after the last record in the bucket; None if the stream is not tiered.
         high_watermark: Offset after the last committed record.
-        log_end: offset after the last record.
-        offline: why the partition refuses to work; None while it is well.
-        replica_states: the followers.
-        unreachable: its leader did not answer, or there is none.
-        dedupe_window_shortened: message ids are forgotten before the stream's `dedupe_window_s` is over.
-        dedupe_known_s: how long ago a message may be for its id to be remembered surely.
-        ordered_producers: pairs of groups and source partitions whose outputs it remembers.
+        log_end: Offset after the last record.
+        offline: Why the partition refuses to work; None while it is well.
+        replica_states: The followers.
+        unreachable: Whether its leader did not answer, or there is none.
+        dedupe_window_shortened: Message ids are forgotten before the stream's `dedupe_window_s` is over.
+        dedupe_known_s: How long ago a message may be for its id to be remembered surely.
+        ordered_producers: Pairs of groups and source partitions whose outputs it remembers.
     """
 
     partition: int
@@ -108,11 +108,11 @@ class StreamDetails:
     """One stream.
 
     Attributes:
-        messages: committed records that are there now, in the partitions whose leaders answered.
-        bytes: size on their disks.
-        unreachable_partitions: how many leaders' numbers are missing.
-        warnings: what its creator should know.
-        raw: everything that the node said.
+        messages: Committed records that are there now, in the partitions whose leaders answered.
+        bytes: Size on their disks.
+        unreachable_partitions: How many leaders' numbers are missing.
+        warnings: What its creator should know.
+        raw: Everything that the node said.
     """
 
     name: str
@@ -155,18 +155,18 @@ class NodeDetails:
 
     Attributes:
         state: `up`, `draining` or `expired`: its session ended, and it leads nothing until it is back.
-        incarnation: counts its starts.
-        leaderships: how many partitions it leads.
-        replicas: how many it keeps a copy of.
-        out_of_sync: in how many of them it is not in sync.
-        lag_messages: how many records it lacks in all.
-        metadata_leader: it leads the cluster's metadata.
-        metadata_voter: it votes on the cluster's metadata.
-        unreachable: it did not answer.
-        free_bytes: room on the disk of its data directory; None where it does not tell.
-        resident_bytes: memory of its process; likewise.
-        cpu_s: seconds of CPU that its process has used; likewise.
-        raw: everything that was said of it.
+        incarnation: Counts its starts.
+        leaderships: How many partitions it leads.
+        replicas: How many it keeps a copy of.
+        out_of_sync: Number of them in which it is not in sync.
+        lag_messages: How many records it lacks in all.
+        metadata_leader: Whether it leads the cluster's metadata.
+        metadata_voter: Whether it votes on the cluster's metadata.
+        unreachable: Whether it did not answer.
+        free_bytes: Room on the disk of its data directory; None where it does not tell.
+        resident_bytes: Memory of its process; likewise.
+        cpu_s: Seconds of CPU that its process has used; likewise.
+        raw: Everything that was said of it.
     """
 
     node_id: str
@@ -199,7 +199,7 @@ class PartitionPlace:
     """A partition that needs attention.
 
     Attributes:
-        missing: replicas that count, and are not in sync.
+        missing: Replicas that count, and are not in sync.
     """
 
     stream: str
@@ -221,11 +221,11 @@ class ReassignmentDetails:
     """A partition whose replicas are moved, or would be.
 
     Attributes:
-        target: its replicas afterwards.
-        target_observers: those of them that do not count.
-        adding: the new ones, and how far they are.
-        removing: nodes that give up their copy when the new ones are in sync.
-        progress: how much of the log the new ones have, from 0 to 1.
+        target: Replicas afterwards.
+        target_observers: Those of them that do not count.
+        adding: The new ones, and how far they are.
+        removing: Nodes that give up their copy when the new ones are in sync.
+        progress: How much of the log the new ones have, from 0 to 1.
     """
 
     stream: str
@@ -255,10 +255,10 @@ class MoveDetails:
     """What begins to move, or would.
 
     Attributes:
-        count: how many partitions.
-        moves: the first of them.
-        cancelled: how many reassignments were ended.
-        warnings: what could not be moved, and why.
+        count: How many partitions.
+        moves: The first of them.
+        cancelled: How many reassignments were ended.
+        warnings: What could not be moved, and why.
     """
 
     count: int
@@ -282,17 +282,17 @@ class ClusterDetails:
     """The cluster as a whole.
 
     Attributes:
-        metadata_leader: the node that leads the metadata, as far as the node that answered knows.
-        voters: ids of the nodes that vote on the metadata.
-        streams: how many there are, without the internal ones.
-        partitions: how many those have.
-        under_replicated_count: partitions with fewer replicas in sync than they should have, of internal streams, too.
-        under_replicated: the first of them.
-        leaderless_count: partitions that take no messages, since none of their in-sync replicas is up.
-        leaderless: the first of them.
-        reassignment_count: partitions whose replicas are being moved.
-        reassignments: the first of them.
-        raw: everything that was said.
+        metadata_leader: The node that leads the metadata, as far as the node that answered knows.
+        voters: Ids of the nodes that vote on the metadata.
+        streams: How many there are, without the internal ones.
+        partitions: How many those have.
+        under_replicated_count: Partitions with fewer replicas in sync than they should have, of internal streams, too.
+        under_replicated: The first of them.
+        leaderless_count: Partitions that take no messages, since none of their in-sync replicas is up.
+        leaderless: The first of them.
+        reassignment_count: Partitions whose replicas are being moved.
+        reassignments: The first of them.
+        raw: Everything that was said.
     """
 
     cluster_id: str

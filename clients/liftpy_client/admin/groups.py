@@ -15,11 +15,11 @@ class GroupSummary:
 
     Attributes:
         state: `active` while it has members, else `empty`.
-        members: how many.
-        partitions: how many the members have, or something is committed for.
-        coordinator: the node that coordinates it.
-        generation: of the newest assignment.
-        size_bytes: about what it takes of the coordinator's memory.
+        members: How many.
+        partitions: How many the members have, or something is committed for.
+        coordinator: The node that coordinates it.
+        generation: Generation of the newest assignment.
+        size_bytes: About what it takes of the coordinator's memory.
     """
 
     group: str
@@ -41,13 +41,13 @@ class GroupMember:
     """A member of a group.
 
     Attributes:
-        member_id: given by the coordinator.
-        instance_id: of a static member; "" for others.
-        client: as it calls itself.
+        member_id: Given by the coordinator.
+        instance_id: Instance id of a static member; "" for others.
+        client: Name that the client calls itself.
         rack: "" for none.
-        subscriptions: names of streams.
-        assigned: numbers of partitions by stream.
-        session_timeout_ms: without a heartbeat for so long it is out.
+        subscriptions: Names of streams.
+        assigned: Numbers of partitions by stream.
+        session_timeout_ms: Time without a heartbeat after which it is out, ms.
     """
 
     member_id: str
@@ -77,11 +77,11 @@ class GroupOffset:
     """What a group has committed for a partition.
 
     Attributes:
-        stream: the stream's name when it was committed.
+        stream: The stream's name when it was committed.
         uuid: UUID of the stream, 32 hex digits. A stream that is created again has another one.
-        offset: the next record to read.
-        committed_ns: when, since the epoch.
-        metadata: the client's own.
+        offset: The next record to read.
+        committed_ns: When, since the epoch.
+        metadata: The client's own.
     """
 
     stream: str
@@ -104,10 +104,10 @@ class GroupDetails:
 
     Attributes:
         state: `active` while it has members, else `empty`.
-        coordinator: the node that coordinates it.
-        generation: of the newest assignment.
-        members: in no order.
-        offsets: what it has committed, by stream and partition.
+        coordinator: The node that coordinates it.
+        generation: Generation of the newest assignment.
+        members: Members in no order.
+        offsets: What it has committed, by stream and partition.
     """
 
     group: str

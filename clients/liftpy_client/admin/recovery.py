@@ -20,18 +20,18 @@ class LogDetails:
     """What one replica has. Numbers are None where its node does not tell.
 
     Attributes:
-        node: where it is.
-        up: its node has a session.
-        in_last_isr: it was in the in-sync replica set as it was last agreed on.
-        observer: it follows without counting.
+        node: Where it is.
+        up: Whether its node has a session.
+        in_last_isr: Whether it was in the in-sync replica set as it was last agreed on.
+        observer: Whether it follows without counting.
         state: `ok`, `empty`, `unproven` (its end may be missing), `missing` (it was gone when the node started),
             `failed`, or `unknown` where the node does not tell.
-        why: of the state, in words.
-        log_start: first offset there is.
-        log_end: offset after the last record.
-        last_epoch: leader epoch of the last record; -1 when there is none.
-        high_watermark: records below it are known there to have been committed.
-        last_timestamp_ns: of the newest record.
+        why: Reason for the state, in words.
+        log_start: First offset there is.
+        log_end: Offset after the last record.
+        last_epoch: Leader epoch of the last record; -1 when there is none.
+        high_watermark: Records below it are known there to have been committed.
+        last_timestamp_ns: Time of the newest record, ns since the epoch.
     """
 
     node: str
@@ -57,10 +57,10 @@ class BucketDetails:
     """What the bucket has of a partition.
 
     Attributes:
-        end: the recovery point, the offset after the last record; None where the bucket does not tell.
-        newest_ns: timestamp of that record; 0 when there is none.
-        problem: why it is not as it should be, or does not tell; "" when nothing is wrong.
-        last_epoch: leader epoch of that record; -1 when there is none.
+        end: The recovery point, the offset after the last record; None where the bucket does not tell.
+        newest_ns: Timestamp of that record; 0 when there is none.
+        problem: Why it is not as it should be, or does not tell; "" when nothing is wrong.
+        last_epoch: Leader epoch of that record; -1 when there is none.
     """
 
     end: int | None
@@ -74,16 +74,16 @@ class PartitionRecovery:
     """A partition that needs a decision, or was asked for.
 
     Attributes:
-        leader: who leads it now.
-        version: of the partition; a decision can name it.
-        logs: what its replicas have.
-        known_end: records below it were committed, as somebody knows for certain.
-        chosen: the node whose log leads, or would; None where it cannot be decided.
-        chosen_end: the offset after the last record of that log.
-        lost: how many committed records that log lacks, at least.
-        loss: what is lost by it and must be accepted, in words.
-        refusal: why it cannot be decided.
-        bucket: what the bucket has; None for a stream that is in none.
+        leader: Node that leads it now.
+        version: Version of the partition; a decision can name it.
+        logs: What its replicas have.
+        known_end: Records below it were committed, as somebody knows for certain.
+        chosen: The node whose log leads, or would; None where it cannot be decided.
+        chosen_end: The offset after the last record of that log.
+        lost: How many committed records that log lacks, at least.
+        loss: What is lost by it and must be accepted, in words.
+        refusal: Why it cannot be decided.
+        bucket: What the bucket has; None for a stream that is in none.
     """
 
     partition: int
@@ -112,11 +112,11 @@ class RecoveryDetails:
     """What a decision came to, or would.
 
     Attributes:
-        partitions: the first of them.
-        count: how many there are.
-        recovered: of how many it was decided.
-        warnings: what is to be done next.
-        raw: everything that was said.
+        partitions: The first of them.
+        count: How many there are.
+        recovered: Number of partitions for which it was decided.
+        warnings: What is to be done next.
+        raw: Everything that was said.
     """
 
     partitions: tuple[PartitionRecovery, ...]
@@ -142,13 +142,13 @@ class QuarantinedDetails:
     """A replica, a directory or a file that a node moved out of the way. Nobody but people deletes it.
 
     Attributes:
-        node: where it is, in `quarantine/` of its data directory.
-        name: of the file or directory.
-        stream: to which it belonged; None for files of the node.
-        partition: of that stream; None for all that the node had of it.
-        size_bytes: on that disk.
-        moved_ns: when it came there.
-        why: in words.
+        node: Where it is, in `quarantine/` of its data directory.
+        name: Name of the file or directory.
+        stream: Stream to which it belonged; None for files of the node.
+        partition: Partition of that stream; None for all that the node had of it.
+        size_bytes: Size on that disk, bytes.
+        moved_ns: When it came there.
+        why: Reason, in words.
     """
 
     node: str
@@ -170,11 +170,11 @@ class QuarantineDetails:
     """What lies in quarantine.
 
     Attributes:
-        items: the newest.
-        count: how many there are.
-        size_bytes: of all of them.
-        unreachable: nodes that did not tell.
-        raw: everything that was said.
+        items: The newest.
+        count: How many there are.
+        size_bytes: Size of all of them, bytes.
+        unreachable: Nodes that did not tell.
+        raw: Everything that was said.
     """
 
     items: tuple[QuarantinedDetails, ...]

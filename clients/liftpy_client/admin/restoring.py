@@ -45,15 +45,15 @@ class PartitionHistory:
     """What the bucket holds of a partition.
 
     Attributes:
-        partition: its number.
-        start: the first offset there is.
-        end: the recovery point: the offset after the last record. What came after it is lost.
-        last_epoch: the highest leader epoch that the bucket knows of.
-        records: how many there are, about: of records that were compacted away the bucket may know.
-        stored_bytes: of the objects that hold them, without those that many partitions share.
-        newest_ns: timestamp of the last record, ns since the epoch; 0 when there is none.
-        problem: what is not as it should be; "" when nothing is.
-        is_readable: what the bucket says of it makes sense; a stream with a partition of which it does not is left out.
+        partition: Number of the partition.
+        start: The first offset there is.
+        end: The recovery point: the offset after the last record. What came after it is lost.
+        last_epoch: The highest leader epoch that the bucket knows of.
+        records: How many there are, about: of records that were compacted away the bucket may know.
+        stored_bytes: Size of the objects that hold them, without those that many partitions share, bytes.
+        newest_ns: Timestamp of the last record, ns since the epoch; 0 when there is none.
+        problem: What is not as it should be; "" when nothing is.
+        is_readable: What the bucket says of it makes sense; a stream with a partition of which it does not is left out.
     """
 
     partition: int
@@ -77,12 +77,12 @@ class StreamHistory:
     """What the bucket holds of a stream.
 
     Attributes:
-        uuid: of it.
-        name: of it.
-        config: its settings, as plain values.
-        created_ns: when it was created, ns since the epoch.
-        is_here: it is back already.
-        partitions: by number.
+        uuid: UUID of the stream.
+        name: Name of the stream.
+        config: Settings of the stream, as plain values.
+        created_ns: When it was created, ns since the epoch.
+        is_here: Whether it is back already.
+        partitions: Partitions by number.
     """
 
     uuid: str
@@ -108,10 +108,10 @@ class RestorePlan:
     """What can be brought back.
 
     Attributes:
-        cluster_id: of the cluster whose bucket it is.
-        own_cluster_id: of the cluster that was asked; both are the same once it has taken the bucket over.
-        written_ns: when the catalog of the bucket was written last, by the clock of the store, ns since the epoch.
-        streams: in the order of their names.
+        cluster_id: Cluster id of the cluster whose bucket it is.
+        own_cluster_id: Id of the cluster that was asked; both are the same once it has taken the bucket over.
+        written_ns: When the catalog of the bucket was written last, by the clock of the store, ns since the epoch.
+        streams: Streams in the order of their names.
     """
 
     cluster_id: str
@@ -161,10 +161,10 @@ class RestoredStream:
     """What became of a stream.
 
     Attributes:
-        uuid: of it.
-        name: of it.
-        restored: it was brought back now; otherwise it was here, or there is a problem.
-        problem: why it is not back; "" when it is.
+        uuid: UUID of the stream.
+        name: Name of the stream.
+        restored: Whether it was brought back now; otherwise it was here, or there is a problem.
+        problem: Why it is not back; "" when it is.
     """
 
     uuid: str
@@ -177,8 +177,8 @@ async def plan_restore(cluster: Cluster, progress: Progress | None = None) -> Re
     """Read what the bucket of a cluster holds. Changes nothing.
 
     Args:
-        cluster: that is to have it.
-        progress: told of how many partitions were looked at, of how many.
+        cluster: Cluster that is to have it.
+        progress: Told of how many partitions were looked at, of how many.
 
     Raises:
         AdminError: the cluster has no bucket, or nothing in it, or cannot read it.
@@ -225,10 +225,10 @@ async def apply_restore(
     """Bring back what a plan names and is not here. May be repeated.
 
     Args:
-        cluster: that is to have it; it has no streams but those of the bucket.
-        plan: of the same cluster. What the bucket has got since comes back, too.
-        replicas_max: so many copies at most, where there are fewer nodes than a stream had replicas.
-        progress: told of how many partitions are back, of how many.
+        cluster: Cluster that is to have it; it has no streams but those of the bucket.
+        plan: Plan of the same cluster. What the bucket has got since comes back, too.
+        replicas_max: Number of copies at most, where there are fewer nodes than a stream had replicas.
+        progress: Told of how many partitions are back, of how many.
 
     Returns:
         What became of each of them: those with a problem are not back, and are no reason to leave out others.
@@ -275,10 +275,10 @@ async def verify_restore(cluster: Cluster, plan: RestorePlan, *, within_s: float
     Every partition must have a leader, and nothing that the bucket holds may lie beyond its end.
 
     Args:
-        cluster: that was restored.
-        plan: by which.
-        within_s: for how long it is looked again while something is amiss: what has just come back elects its
-            leaders first.
+        cluster: Cluster that was restored.
+        plan: Plan by which it was restored.
+        within_s: Time for which it is looked again while something is amiss, seconds: what has just come back elects
+            its leaders first.
 
     Raises:
         NodeUnavailableError: nobody answers.

@@ -14,19 +14,19 @@ class TieredPartition:
     """A partition whose history goes to the bucket, as its leader tells.
 
     Attributes:
-        stream: name of the stream.
-        uuid: of the stream.
-        partition: its number.
-        leader: the node that leads it.
-        local_start: the first offset on the leader's disk.
-        start: the first offset that can be read.
-        tiered_end: the bucket has everything below this offset.
-        high_watermark: the offset after the last committed record.
-        untiered_bytes: of record batches that the bucket does not have yet, about.
-        untiered_age_s: for how long the oldest of them has been waiting.
-        stored_bytes: of the objects that hold its history.
-        stopped: nothing of it is uploaded until another node leads it, or its leader starts again.
-        trouble: what is wrong with it; None while nothing is.
+        stream: Name of the stream.
+        uuid: UUID of the stream.
+        partition: Number of the partition.
+        leader: The node that leads it.
+        local_start: The first offset on the leader's disk.
+        start: The first offset that can be read.
+        tiered_end: The bucket has everything below this offset.
+        high_watermark: The offset after the last committed record.
+        untiered_bytes: Size of the record batches that the bucket does not have yet, about, bytes.
+        untiered_age_s: Time for which the oldest of them has been waiting, seconds.
+        stored_bytes: Size of the objects that hold its history, bytes.
+        stopped: Nothing of it is uploaded until another node leads it, or its leader starts again.
+        trouble: What is wrong with it; None while nothing is.
     """
 
     stream: str
@@ -54,24 +54,24 @@ class TierStatus:
     """How the bucket is.
 
     Attributes:
-        url: of it; None where no node has one.
-        state: off, ok, slow, busy, away, full or refused; of the node that is worst off.
-        message: why, for people; "" while all is well.
-        since: since when; None while all is well.
-        room_s: seconds until the first disk is full at the present rate, while the bucket takes nothing; else None.
-        untiered_bytes: of record batches that it does not have yet, about, in all partitions.
-        untiered_age_s: for how long the oldest of them has been waiting.
-        partition_count: how many partitions go to it.
-        trouble_count: how many of them are in trouble.
-        partitions: some of them, those in trouble first, and then those of which most waits.
-        requests: to the store since the nodes started, by kind, without those of `read_requests`.
-        failures: jobs that failed since the nodes started, by code.
-        unreachable: nodes that did not answer, whose partitions are missing.
+        url: URL of the bucket; None where no node has one.
+        state: Off, ok, slow, busy, away, full or refused; of the node that is worst off.
+        message: Why, for people; "" while all is well.
+        since: Time since when; None while all is well.
+        room_s: Seconds until the first disk is full at the present rate, while the bucket takes nothing; else None.
+        untiered_bytes: Size of the record batches that it does not have yet, about, in all partitions, bytes.
+        untiered_age_s: Time for which the oldest of them has been waiting, seconds.
+        partition_count: How many partitions go to it.
+        trouble_count: How many of them are in trouble.
+        partitions: Some of them, those in trouble first, and then those of which most waits.
+        requests: Requests to the store since the nodes started, by kind, without those of `read_requests`.
+        failures: Jobs that failed since the nodes started, by code.
+        unreachable: Nodes that did not answer, whose partitions are missing.
         endpoint: URL of a store that is not AWS, as nodes reach it; None: AWS, or an older node.
-        region: of the bucket, where the nodes' settings name one.
-        read_requests: to the store since the nodes started for consumers that read from it, by kind.
-        deleted_objects: how many the nodes deleted since they started, as nothing needed them any more.
-        raw: everything that the node said.
+        region: Region of the bucket, where the nodes' settings name one.
+        read_requests: Requests to the store since the nodes started for consumers that read from it, by kind.
+        deleted_objects: How many the nodes deleted since they started, as nothing needed them any more.
+        raw: Everything that the node said.
     """
 
     url: str | None

@@ -45,8 +45,8 @@ async def end_tasks(tasks: Iterable[asyncio.Future[Any]], *, within_s: float = _
     """Cancel tasks, and wait until they have ended. One that goes on all the same is cancelled again every second.
 
     Args:
-        tasks: without the one that calls.
-        within_s: after which those that do not end are left behind, with a warning.
+        tasks: Tasks, without the one that calls.
+        within_s: Time after which those that do not end are left behind, with a warning, seconds.
     """
     loop = asyncio.get_running_loop()
     until_s = loop.time() + within_s

@@ -52,8 +52,8 @@ class StreamPlace:
     """A stream and the nodes of its partitions.
 
     Attributes:
-        leaders: by partition; None where there is none at the moment.
-        readable: by partition, the nodes whose replicas are in sync as far as the metadata knows, and its observers.
+        leaders: Leaders by partition; None where there is none at the moment.
+        readable: Nodes whose replicas are in sync as far as the metadata knows, and the observers, by partition.
     """
 
     uuid: bytes
@@ -163,8 +163,8 @@ class Cluster:
         """Ask where things are now.
 
         Args:
-            names: the streams wanted; None for all.
-            timeout_s: how long to wait for the answer.
+            names: The streams wanted; None for all.
+            timeout_s: How long to wait for the answer.
         """
         answer = await self.request("METADATA", {"streams": names}, timeout_s)
         self._nodes = {

@@ -39,9 +39,9 @@ class Connecting(Generic[T]):
     """A client that is not connected yet: `async with` it, or `await` it and close it yourself.
 
     Args:
-        options: where NATS is, and as whom to connect.
-        name: of the client, as NATS shows it.
-        make: makes the client of an open connection.
+        options: Where NATS is, and as whom to connect.
+        name: Name of the client, as NATS shows it.
+        make: Makes the client of an open connection.
     """
 
     def __init__(self, options: NatsOptions, name: str, make: Callable[[Client, Permissions], T]) -> None:

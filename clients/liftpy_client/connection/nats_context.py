@@ -32,8 +32,8 @@ def read_context(directory: Path, name: str | None) -> dict[str, Any]:
     """What a context says, by the names of the fields of `NatsOptions`.
 
     Args:
-        directory: where the nats CLI keeps its files.
-        name: of the context; None for the chosen one, if there is one.
+        directory: Where the nats CLI keeps its files.
+        name: Name of the context; None for the chosen one, if there is one.
 
     Raises:
         ConfigError: there is no such context, or liftpy cannot use it.

@@ -64,18 +64,18 @@ class NatsOptions:
     """Where NATS is, and who we are to it.
 
     Attributes:
-        url: one or more `nats://` or `tls://` addresses, separated by commas.
-        creds: a credentials file.
-        nkey: a file with an nkey seed.
-        user: user name; with `password`.
-        password: of `user`.
-        token: instead of user and password.
-        tls_ca: certificates of authorities to trust, instead of the system's.
-        tls_cert: our certificate.
-        tls_key: its key.
+        url: One or more `nats://` or `tls://` addresses, separated by commas.
+        creds: A credentials file.
+        nkey: A file with an nkey seed.
+        user: User name; with `password`.
+        password: Password of `user`.
+        token: Instead of user and password.
+        tls_ca: Certificates of authorities to trust, instead of the system's.
+        tls_cert: Our certificate.
+        tls_key: Key of the certificate.
         tls_first: TLS before the server speaks.
-        timeout_s: for connecting, and for requests.
-        inbox_prefix: of the subjects on which replies come.
+        timeout_s: Time for connecting, and for requests, seconds.
+        inbox_prefix: Prefix of the subjects on which replies come.
     """
 
     url: str = DEFAULT_URL
@@ -181,10 +181,10 @@ class NatsOptions:
         """Put options together from arguments, environment and context.
 
         Args:
-            context: name of a context; by default the chosen one, if there is one.
-            environment: by default the process's.
-            config_home: by default `$XDG_CONFIG_HOME` or `~/.config`.
-            given: fields; None means not given.
+            context: Name of a context; by default the chosen one, if there is one.
+            environment: Environment; by default that of the process.
+            config_home: Home of configuration; by default `$XDG_CONFIG_HOME` or `~/.config`.
+            given: Fields; None means not given.
 
         Raises:
             ConfigError: something given cannot be used.

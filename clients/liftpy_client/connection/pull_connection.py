@@ -159,8 +159,8 @@ class PullConnection:
         """Have plain calls made for what was asked for with `post`.
 
         Args:
-            on_response: called with every response, which may be a refusal.
-            on_lost: called once, when the connection breaks or is closed.
+            on_response: Called with every response, which may be a refusal.
+            on_lost: Called once, when the connection breaks or is closed.
 
         Raises:
             DisconnectedError, FrameError: the connection broke earlier.
@@ -171,8 +171,8 @@ class PullConnection:
         """Send a request whose response goes to who listens. Returns its correlation id.
 
         Args:
-            api: which.
-            body: of the request.
+            api: Request of the pull protocol.
+            body: Body of the request.
             is_answered: False for what the node takes note of without a response; its correlation id is 0.
 
         Raises:

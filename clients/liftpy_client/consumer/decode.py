@@ -140,9 +140,9 @@ class MessageRun(NamedTuple):
     left in `rest`, and whoever empties it lets no further message be made.
 
     Attributes:
-        messages: made one by one, as they are taken.
-        offsets: of all of them.
-        rest: an iterator over the offsets of those that have not been taken.
+        messages: Made one by one, as they are taken.
+        offsets: Offsets of all of the messages.
+        rest: An iterator over the offsets of those that have not been taken.
     """
 
     messages: Iterator[Message]

@@ -29,7 +29,7 @@ class SubjectFilter:
         SubjectInvalidError: one is not a subject, or there are too many, or none.
 
     Attributes:
-        patterns: as a fetch request takes them.
+        patterns: Patterns, as a fetch request takes them.
     """
 
     def __init__(self, patterns: str | Iterable[str]) -> None:

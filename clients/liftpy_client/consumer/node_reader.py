@@ -152,9 +152,9 @@ class NodeReader:
         """What a node answers. While it is silent, see whether the partitions are elsewhere by now.
 
         Args:
-            waiting: for the answer.
-            connection: on which it comes.
-            wait_s: how long a sound node may take.
+            waiting: Task that waits for the answer.
+            connection: Connection on which it comes.
+            wait_s: How long a sound node may take.
         """
         loop = asyncio.get_running_loop()
         began_s = loop.time()

@@ -39,13 +39,13 @@ class Position:
     """Where a consumer is in one partition.
 
     Attributes:
-        offset: the next offset to hand out.
-        stop: the offset to stop before; None for never.
-        epoch: leader epoch of the last record that was read; -1 when there was none.
-        read_end: the offset after that record; what comes up to `offset` was skipped by the node unread.
-        is_exact: whether someone counts on this very offset: it was given, or records before it were read. An offset
+        offset: The next offset to hand out.
+        stop: The offset to stop before; None for never.
+        epoch: Leader epoch of the last record that was read; -1 when there was none.
+        read_end: The offset after that record; what comes up to `offset` was skipped by the node unread.
+        is_exact: Whether someone counts on this very offset: it was given, or records before it were read. An offset
             that was found by asking where a stream begins may be gone a moment later, and nothing is lost by that.
-        high_watermark: the offset after the last committed record, as the node said last; -1 before it did.
+        high_watermark: The offset after the last committed record, as the node said last; -1 before it did.
     """
 
     __slots__ = ("epoch", "high_watermark", "is_exact", "offset", "read_end", "stop")
@@ -173,10 +173,11 @@ def position(
     """Where to begin and end in a partition.
 
     Args:
-        start: as the user says it.
-        stop: as the user says it.
-        partition: its number.
-        answers: to what `queries` asks; the end is -1 where the leader does not know it, and `needs_end` is false.
+        start: Start, as the user says it.
+        stop: Stop, as the user says it.
+        partition: Number of the partition.
+        answers: Answers to what `queries` asks; the end is -1 where the leader does not know it, and `needs_end` is
+            false.
 
     Returns:
         The position, and whether it can be reached: False when it is said to begin beyond what is committed, and to

@@ -21,13 +21,13 @@ class Fetched(NamedTuple):
     """Batches of one partition, in order.
 
     Attributes:
-        key: of the partition.
-        position: whose move brought them; a partition that was moved elsewhere since has another one.
-        batches: may be none, when there was nothing that is wanted up to `next_offset`.
-        next_offset: where the partition goes on after them.
-        epoch: leader epoch of the last of them, -1 when what lies before `next_offset` was skipped.
-        delete_horizon: tombstones below this offset may be gone.
-        size: bytes.
+        key: Partition that they are of.
+        position: Position whose move brought them; a partition that was moved elsewhere since has another one.
+        batches: May be none, when there was nothing that is wanted up to `next_offset`.
+        next_offset: Where the partition goes on after them.
+        epoch: Leader epoch of the last of them, -1 when what lies before `next_offset` was skipped.
+        delete_horizon: Tombstones below this offset may be gone.
+        size: Size of the batches, bytes.
     """
 
     key: PartitionKey
@@ -48,11 +48,11 @@ class PrefetchBuffer:
     """A queue with a budget of bytes, filled by any number of sources.
 
     Args:
-        bytes_max: while so much waits, readers wait too. What was asked for before that still arrives: at most as much
+        bytes_max: Size at which readers wait, bytes. What was asked for before that still arrives: at most as much
             again, or 64 KiB for each reader.
 
     Attributes:
-        readers: how many fill it.
+        readers: How many fill it.
     """
 
     def __init__(self, bytes_max: int) -> None:

@@ -20,8 +20,8 @@ class RangeTooLargeError(LiftError):
     """A range of a stream needs more memory than was agreed to.
 
     Attributes:
-        rows: how many fitted.
-        bytes_max: what was agreed to.
+        rows: How many fitted.
+        bytes_max: What was agreed to.
     """
 
     def __init__(self, stream: str, rows: int, bytes_max: int) -> None:
@@ -61,10 +61,10 @@ async def read_range(
     """All batches as a table, partition after partition.
 
     Args:
-        stream: its name, for errors.
-        batches: of any partitions, in order within each.
-        columns: checked ones.
-        bytes_max: how large the table may be.
+        stream: Name of the stream, for errors.
+        batches: Batches of any partitions, in order within each.
+        columns: Checked ones.
+        bytes_max: How large the table may be.
 
     Raises:
         RangeTooLargeError: it is larger.

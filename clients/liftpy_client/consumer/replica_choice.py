@@ -23,8 +23,8 @@ class ReplicaChoice:
     while, and the leader read instead.
 
     Args:
-        cluster: knows the nodes' racks.
-        options: of the consumer.
+        cluster: Knows the nodes' racks.
+        options: Options of the consumer.
     """
 
     def __init__(self, cluster: Cluster, options: ConsumeOptions) -> None:

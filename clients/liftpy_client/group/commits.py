@@ -85,9 +85,9 @@ class Commits:
         """Commit, after the commits before this one.
 
         Args:
-            offsets: asked when it is its turn.
-            until_s: when to give up, by the loop's clock.
-            unread: see `GroupMember.commit`.
+            offsets: Asked when it is its turn.
+            until_s: When to give up, by the loop's clock.
+            unread: See `GroupMember.commit`.
 
         Returns:
             What was not committed; None when the membership ended before it was known what was.

@@ -126,9 +126,9 @@ class GroupLink:
         """Ask as often as it takes, with the same request; None when its answer is not wanted any more.
 
         Args:
-            request: that may be repeated.
-            until_s: when to give up, by the loop's clock.
-            is_wanted: whether to go on.
+            request: Request that may be repeated.
+            until_s: When to give up, by the loop's clock.
+            is_wanted: Whether to go on.
 
         Raises:
             CoordinatorUnavailableError: time is up.

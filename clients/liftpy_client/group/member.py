@@ -72,9 +72,9 @@ class GroupMember:
         owned: Partitions that it may read, each with the generation that assigned it.
         unfetched: Owned partitions whose committed offset is not known yet.
         names: Names of all streams in its assignments so far, by uuid.
-        pending: an assignment that it has to adopt.
-        beat_s: when somebody last looked at the time.
-        stall_s: not to look for so long is to stand still.
+        pending: An assignment that it has to adopt.
+        beat_s: When somebody last looked at the time.
+        stall_s: Not to look for so long is to stand still.
     """
 
     def __init__(self, join_options: JoinOptions, nonce: bytes, now_s: float) -> None:
@@ -107,7 +107,7 @@ class GroupMember:
         """What to ask the coordinator now.
 
         Args:
-            wait_ms_max: how long it may wait for news before it answers a heartbeat.
+            wait_ms_max: How long it may wait for news before it answers a heartbeat.
         """
         if self.is_joined:
             wait_ms = 0 if self.pending else wait_ms_max
@@ -260,8 +260,8 @@ class GroupMember:
         """Commit these offsets, up to `OFFSETS_MAX` of them, as far as the partitions are this member's.
 
         Args:
-            offsets: by partition.
-            unread: whether to commit where to begin in partitions that are unfetched.
+            offsets: Offsets by partition.
+            unread: Whether to commit where to begin in partitions that are unfetched.
 
         Returns:
             The request, to be repeated as it is until it is answered; None when nothing is left to commit.

@@ -41,9 +41,9 @@ class Committed(NamedTuple):
     """What a group has committed for a partition.
 
     Attributes:
-        offset: the next message to read.
-        epoch: leader epoch of the record before it; -1 for unknown.
-        metadata: what was committed with it.
+        offset: The next message to read.
+        epoch: Leader epoch of the record before it; -1 for unknown.
+        metadata: What was committed with it.
     """
 
     offset: int
@@ -103,9 +103,9 @@ async def reset_group(session: Session, name: str, offsets: Mapping[str, Mapping
     """Have a group that has no members go on from these offsets.
 
     Args:
-        session: connections and the cluster's metadata.
-        name: of the group, which need not exist yet.
-        offsets: the next message to read, by stream and partition; what is not named stays as it is.
+        session: Connections and the cluster's metadata.
+        name: Name of the group, which need not exist yet.
+        offsets: The next message to read, by stream and partition; what is not named stays as it is.
 
     Raises:
         CommitRefusedError: there is no such offset; it says what there is. Nothing was changed.

@@ -24,7 +24,7 @@ class AckInbox:
     """Hands out reply subjects, and acks to those who wait for them.
 
     Args:
-        nats: an open connection.
+        nats: An open connection.
     """
 
     def __init__(self, nats: Client) -> None:

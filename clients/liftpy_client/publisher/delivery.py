@@ -177,9 +177,9 @@ class MessageDelivery:
     """Delivers single messages.
 
     Args:
-        session: connections and the cluster's metadata.
-        inbox: where acks come back.
-        resender: sends.
+        session: Connections and the cluster's metadata.
+        inbox: Where acks come back.
+        resender: Sends messages, again where that is needed.
     """
 
     def __init__(self, session: Session, inbox: AckInbox, resender: Resender) -> None:
@@ -261,9 +261,9 @@ class BatchDelivery:
     """Delivers the batches of one publisher.
 
     Args:
-        resender: sends.
-        options: of the publisher.
-        stream: the stream whose acks count; by default the first that answers.
+        resender: Sends batches, again where that is needed.
+        options: Options of the publisher.
+        stream: The stream whose acks count; by default the first that answers.
         producer_id: 16 bytes, of the publisher.
     """
 

@@ -57,10 +57,10 @@ class OutgoingBatch:
     """Messages of one subject and partition on their way.
 
     Args:
-        route: how their subject is published.
-        partition: of all of them, where the stream has several.
-        done: gets the ack.
-        size_max: bytes at which it leaves.
+        route: How their subject is published.
+        partition: Partition of all of the messages, where the stream has several.
+        done: Gets the ack.
+        size_max: Bytes at which it leaves.
     """
 
     __slots__ = (

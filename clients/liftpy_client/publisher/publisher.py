@@ -119,9 +119,9 @@ class Publisher:
         """Publish a message; returns as soon as it is on its way, and waits while too much is in flight.
 
         Args:
-            subject: a literal subject that a stream stores.
-            value: payload; None is a tombstone.
-            key: of the record.
+            subject: A literal subject that a stream stores.
+            value: Payload; None is a tombstone.
+            key: Key of the record.
             headers: NATS headers. One with several values has a list of them.
 
         Raises:
@@ -190,8 +190,8 @@ class Publisher:
         """Publish Arrow records: columns `value` and, where wanted, `key` and `headers` (NATS header blocks).
 
         Args:
-            subject: a literal subject that a stream stores.
-            records: columns of binary or string type.
+            subject: A literal subject that a stream stores.
+            records: Columns of binary or string type.
 
         Returns:
             For each batch that left, the ack of its last record.

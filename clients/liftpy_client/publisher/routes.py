@@ -22,8 +22,8 @@ class Route:
     """How to publish on one subject.
 
     Attributes:
-        subject: as the publisher says it.
-        config: of the stream whose ack counts.
+        subject: Subject, as the publisher says it.
+        config: Configuration of the stream whose ack counts.
     """
 
     subject: str
@@ -56,10 +56,10 @@ async def find_route(cluster: Cluster, subject: str, stream: str | None, *, fres
     """The route for a subject.
 
     Args:
-        cluster: knows the streams.
-        subject: a literal subject.
-        stream: the stream whose ack counts; by default the first that acks.
-        fresh: ask the cluster, whatever is remembered.
+        cluster: Knows the streams.
+        subject: A literal subject.
+        stream: The stream whose ack counts; by default the first that acks.
+        fresh: Ask the cluster, whatever is remembered.
 
     Raises:
         NoStreamError: no stream stores the subject.

@@ -164,7 +164,7 @@ class _Call(Generic[_R]):
     futures and events wait, can not: a Ctrl-C while it takes its lock back ends as "release unlocked lock".
 
     Attributes:
-        outcome: what the coroutine returned or raised, when that is so.
+        outcome: What the coroutine returned or raised, when that is so.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, _R]) -> None:
@@ -231,8 +231,8 @@ class Facade(Generic[_T_co]):
     """Something asynchronous, and the loop in which it lives.
 
     Args:
-        loop: where.
-        inner: what.
+        loop: Loop that everything runs in.
+        inner: Object that is called there.
     """
 
     def __init__(self, loop: BackgroundLoop, inner: _T_co) -> None:
@@ -307,8 +307,8 @@ def synchronous(function: Callable[_P, _R], returns: str | None = None) -> Calla
     """Have a function that stands for an asynchronous one tell of itself as it is.
 
     Args:
-        function: made with `functools.wraps`, so that it tells of the asynchronous one.
-        returns: what it returns, when that is something else.
+        function: Made with `functools.wraps`, so that it tells of the asynchronous one.
+        returns: What it returns, when that is something else.
     """
     text = function.__doc__ or ""
     function.__doc__ = text.replace("`async for`", "`for`").replace("`async with`", "`with`")

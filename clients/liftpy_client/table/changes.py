@@ -24,10 +24,10 @@ class Change(Generic[V]):
     """What became of one key.
 
     Attributes:
-        key: of the record.
-        old: the value before; None when there was none.
-        new: the value now; None when it is gone.
-        partition: of the record; None as for `offset`.
+        key: Key of the record.
+        old: The value before; None when there was none.
+        new: The value now; None when it is gone.
+        partition: Partition of the record; None as for `offset`.
         offset: Offset of the record; None if the stream was read again and no longer has the key.
     """
 
@@ -42,10 +42,10 @@ class Changes(Generic[V]):
     """An asynchronous iterator over the changes of a table from the moment on in which it was made.
 
     Args:
-        stream: of the table.
-        changes_max: how many changes may wait.
-        bytes_max: how many bytes of keys and values may wait.
-        decode: makes the value of a key from its row.
+        stream: Stream of the table.
+        changes_max: How many changes may wait.
+        bytes_max: How many bytes of keys and values may wait.
+        decode: Makes the value of a key from its row.
     """
 
     def __init__(

@@ -28,10 +28,10 @@ class StreamEnds:
     """Asks about one incarnation of a stream: the one that is there when it is asked first.
 
     Args:
-        session: connections and the cluster's metadata.
-        stream: its name.
-        partitions: which of them; None for all.
-        options: of the consumer that reads it.
+        session: Connections and the cluster's metadata.
+        stream: Name of the stream.
+        partitions: Partitions to look at; None for all.
+        options: Options of the consumer that reads it.
     """
 
     def __init__(

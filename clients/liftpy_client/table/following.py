@@ -128,8 +128,8 @@ class TableFollowing:
         """Wait for the table to get somewhere.
 
         Args:
-            is_there: whether it has.
-            timeout_s: how long to wait.
+            is_there: Whether it has.
+            timeout_s: How long to wait.
             what: `has ...`, for the error.
 
         Raises:

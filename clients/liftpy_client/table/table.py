@@ -42,13 +42,13 @@ class Table(Generic[V]):
     used up) is raised by whatever is asked of it next.
 
     Args:
-        session: connections and the cluster's metadata.
-        stream: its name.
-        decode: makes a value of bytes; None leaves them.
-        partitions: which; None for all.
-        bytes_max: about how much memory the rows may take.
-        fill_timeout_s: how long it may take to read the stream at the beginning.
-        options: how to fetch; `on_lost` has no meaning here.
+        session: Connections and the cluster's metadata.
+        stream: Name of the stream.
+        decode: Makes a value of bytes; None leaves them.
+        partitions: Partitions to read; None for all.
+        bytes_max: About how much memory the rows may take.
+        fill_timeout_s: How long it may take to read the stream at the beginning.
+        options: How to fetch; `on_lost` has no meaning here.
         on_diverged: Called when the cluster lost records that the table shows.
     """
 
@@ -198,8 +198,8 @@ class Table(Generic[V]):
         `ChangesMissedError` with their number.
 
         Args:
-            changes_max: how many may wait.
-            bytes_max: how many bytes of keys and values may wait.
+            changes_max: How many may wait.
+            bytes_max: How many bytes of keys and values may wait.
         """
         following = self._following
         assert following.shown is not None
@@ -234,9 +234,9 @@ class Table(Generic[V]):
         """Wait until a record is in the table: one's own, for instance.
 
         Args:
-            record: its ack, or its offset.
-            partition: where an offset is.
-            timeout_s: how long to wait.
+            record: Ack of the record, or its offset.
+            partition: Where an offset is.
+            timeout_s: How long to wait.
 
         Raises:
             TableTimeoutError: that took too long; perhaps there is no such record.

@@ -24,7 +24,7 @@ def bins_of(sizes: Sequence[int], bytes_max: int) -> list[range]:
     """Places of neighbours that make up to `bytes_max` together; one that is larger is alone.
 
     Args:
-        sizes: bytes of each.
+        sizes: Bytes of each.
         bytes_max: Maximum bytes of a bin.
     """
     bins = []

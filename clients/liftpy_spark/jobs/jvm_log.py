@@ -70,7 +70,7 @@ class JvmLog:
         """Say why a session does not start.
 
         Args:
-            master: where tasks are to run.
+            master: Where tasks are to run.
 
         Raises:
             JobFailedError: it does not.

@@ -52,8 +52,8 @@ class MergeRun(NamedTuple):
 
     Attributes:
         path: Path of the partition.
-        epoch: the leader epoch in its root.
-        pointers: to the objects, ascending.
+        epoch: The leader epoch in its root.
+        pointers: Pointers to the objects, ascending.
     """
 
     path: PartitionPath
@@ -81,9 +81,9 @@ def plan_merge(
     Args:
         settings: Settings of the bucket.
         paths: Paths of the partitions.
-        object_bytes: how large objects become at most; those of more than half of it stay as they are.
-        alone: no node writes to this bucket.
-        labels: names of the partitions, for messages; by default they are called by uuid and number.
+        object_bytes: How large objects become at most; those of more than half of it stay as they are.
+        alone: No node writes to this bucket.
+        labels: Names of the partitions, for messages; by default they are called by uuid and number.
 
     Raises:
         LeaderAtWorkError: one may, to a partition that is not sealed.
@@ -123,8 +123,8 @@ def merge(
     Args:
         spark: Spark session.
         settings: Settings of the bucket.
-        runs: what `plan_merge` gave.
-        progress: is told of it.
+        runs: What `plan_merge` gave.
+        progress: Is told of it.
 
     Returns:
         how many objects became others.

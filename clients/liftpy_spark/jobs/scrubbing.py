@@ -39,9 +39,9 @@ class ScrubPlan(NamedTuple):
     """What a scrub would do.
 
     Attributes:
-        objects: that are read, or shares of objects.
-        size: about how many bytes of them.
-        tasks: among how many tasks.
+        objects: Objects that are read, or shares of objects.
+        size: About how many bytes of them.
+        tasks: Among how many tasks.
     """
 
     objects: int
@@ -81,7 +81,7 @@ def plan_scrub(settings: S3Settings, paths: Sequence[PartitionPath], *, task_byt
     Args:
         settings: Settings of the bucket.
         paths: Paths of the partitions.
-        task_bytes: about how much a task reads.
+        task_bytes: About how much a task reads.
 
     Raises:
         TierError: a manifest can not be read.
@@ -105,8 +105,8 @@ def scrub(
         spark: Spark session.
         settings: Settings of the bucket.
         paths: Paths of the partitions.
-        progress: is told of it.
-        task_bytes: about how much a task reads.
+        progress: Is told of it.
+        task_bytes: About how much a task reads.
 
     Returns:
         a report for each, as `liftpy_bucket.upkeep.scrubbing.scrub` makes it.

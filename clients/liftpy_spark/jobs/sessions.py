@@ -35,7 +35,7 @@ def session(master: str, settings: Mapping[str, str]) -> Iterator[SparkSession]:
     """A session, ended afterwards; one that there is already is used, and stays.
 
     Args:
-        master: where tasks run: `local[*]`, `spark://host:port`, `k8s://...`, `yarn`.
+        master: Where tasks run: `local[*]`, `spark://host:port`, `k8s://...`, `yarn`.
         settings: Settings of Spark, by their names.
 
     Raises:
@@ -75,9 +75,9 @@ class Submission(NamedTuple):
     """A call of `spark-submit`.
 
     Attributes:
-        command: its words.
-        environment: variables that it needs, besides those that there are.
-        link: where the environment of executors is on the driver, too, as long as this runs; None: nowhere.
+        command: Words of the command.
+        environment: Variables that it needs, besides those that there are.
+        link: Where the environment of executors is on the driver, too, as long as this runs; None: nowhere.
     """
 
     command: tuple[str, ...]
@@ -99,9 +99,9 @@ def submission(
     Args:
         script: Path of the script.
         arguments: Arguments of the script.
-        master: where tasks run.
-        archive: a packed environment that executors unpack and use the Python of; None where they have one.
-        py_files: modules that executors get.
+        master: Where tasks run.
+        archive: A packed environment that executors unpack and use the Python of; None where they have one.
+        py_files: Modules that executors get.
         settings: Settings of Spark, by their names.
     """
     spark = find_spec("pyspark")

@@ -75,13 +75,13 @@ def run_tasks(
 
     Args:
         spark: Spark session.
-        given: a value for each task; Spark can hand it to its workers with a function.
-        work: is called in a Python worker; a module that is there has it. It may be called twice for a value. It gives
+        given: A value for each task; Spark can hand it to its workers with a function.
+        work: Is called in a Python worker; a module that is there has it. It may be called twice for a value. It gives
             plain values, as msgpack has them: numbers, text, bytes, lists, objects; a named tuple becomes a list.
-        what: the work, for messages and for Spark's pages.
-        read: makes the result of what `work` gave, on the driver. It raises ManifestCorruptError (as `Row` and
+        what: The work, for messages and for Spark's pages.
+        read: Makes the result of what `work` gave, on the driver. It raises ManifestCorruptError (as `Row` and
             `Fields` of manifests do) or ValueError where that is not what it must be.
-        progress: is told of it.
+        progress: Is told of it.
 
     Returns:
         what `read` made of it, in the order of `given`.
@@ -104,9 +104,9 @@ def in_rounds(
 
     Args:
         tasks: Number of tasks.
-        run: runs the tasks of these numbers, and gives what `packed` made of each.
-        what: the work, for messages.
-        read: as for `run_tasks`.
+        run: Runs the tasks of these numbers, and gives what `packed` made of each.
+        what: The work, for messages.
+        read: Reader of results, as for `run_tasks`.
 
     Returns:
         what `read` made of it, in the order of the numbers.

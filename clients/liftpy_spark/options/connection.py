@@ -18,12 +18,12 @@ class ConnectionOptions:
     """How NATS and the bucket are reached. Secrets are no part of it: files and variables of each machine have them.
 
     Attributes:
-        servers: addresses of NATS, separated by commas; None takes those of the context.
-        context: name of a context of the nats CLI.
-        credentials_file: a NATS credentials file, which is on every machine.
+        servers: Addresses of NATS, separated by commas; None takes those of the context.
+        context: Name of a context of the nats CLI.
+        credentials_file: A NATS credentials file, which is on every machine.
         bucket: `s3://bucket/prefix`; None takes the one that the nodes use.
-        s3_endpoint: of a store that is not AWS; None takes that of the nodes, where their bucket is taken.
-        s3_region: of the bucket; None likewise.
+        s3_endpoint: S3 endpoint of a store that is not AWS; None takes that of the nodes, where their bucket is taken.
+        s3_region: S3 region of the bucket; None likewise.
     """
 
     servers: str | None = None

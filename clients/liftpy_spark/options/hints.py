@@ -71,8 +71,8 @@ def hint_for(key: str, spelled: Mapping[str, str]) -> str:
     """What may have been meant by an option that does not exist, or what to do instead.
 
     Args:
-        key: its name, as it was given.
-        spelled: the options that there are, by their names in lower case.
+        key: Name of the option, as it was given.
+        spelled: The options that there are, by their names in lower case.
     """
     name = key.lower()
     letters = "".join(filter(str.isalnum, name))

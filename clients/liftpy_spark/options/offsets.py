@@ -54,8 +54,8 @@ class StreamReplacedError(LiftError):
 
     Args:
         stream: Name of the stream.
-        was: uuid of the one that was read.
-        found: uuid of the one that is there; None when there is none.
+        was: UUID of the one that was read.
+        found: UUID of the one that is there; None when there is none.
     """
 
     def __init__(self, stream: str, was: str, found: str | None) -> None:
@@ -71,9 +71,9 @@ class QueryCheckpoint(NamedTuple):
     """Where a query is.
 
     Attributes:
-        offsets: the next ones.
+        offsets: The next ones.
         uuids: UUIDs of the streams that these are of.
-        epochs: no record before an offset has a later leader epoch; of partitions where that is known.
+        epochs: No record before an offset has a later leader epoch; of partitions where that is known.
     """
 
     offsets: StreamOffsets
@@ -129,7 +129,7 @@ def check_same_streams(checkpoint: QueryCheckpoint, uuids: Mapping[str, str]) ->
     """Check that the streams of a checkpoint are those that exist.
 
     Args:
-        checkpoint: where a query is.
+        checkpoint: Where a query is.
         uuids: UUIDs of the streams that are there, by name.
 
     Raises:
@@ -145,9 +145,9 @@ def parse_numbers(option: str, document: object, least: int) -> StreamOffsets:
     """Numbers by stream and partition, as users write them: `{"orders": {"0": 23, "1": -2}}`.
 
     Args:
-        option: where it stands.
-        document: what its JSON says.
-        least: the least number that means something.
+        option: Where it stands.
+        document: What its JSON says.
+        least: The least number that means something.
 
     Raises:
         OptionError: it is not like that.

@@ -35,8 +35,8 @@ class Bound(NamedTuple):
     """Where to begin or to end. One of the three says so.
 
     Attributes:
-        offsets: by stream and partition; also `EARLIEST` and `LATEST`.
-        times_ms: likewise, in milliseconds since the epoch.
+        offsets: Offsets by stream and partition; also `EARLIEST` and `LATEST`.
+        times_ms: Times in milliseconds since the epoch.
         everywhere: `earliest`, `latest`, or a time for all partitions.
     """
 
@@ -50,23 +50,24 @@ class SourceOptions:
     """What to read, and how. Exactly one of `subscribe`, `subscribe_pattern` and `assign` is given.
 
     Attributes:
-        connection: how NATS and the bucket are reached.
-        subscribe: names of streams.
-        subscribe_pattern: matches the whole name of the streams to read.
-        assign: partitions by name of the stream.
-        starting: where to begin.
-        ending: where to end; of a batch alone.
-        late_is_latest: where no record is as young as a starting time: begin at the end, rather than fail.
-        include_headers: whether there is a column `headers`.
+        connection: How NATS and the bucket are reached.
+        subscribe: Names of streams.
+        subscribe_pattern: Matches the whole name of the streams to read.
+        assign: Partitions by name of the stream.
+        starting: Where to begin.
+        ending: Where to end; of a batch alone.
+        late_is_latest: Where no record is as young as a starting time: begin at the end, rather than fail.
+        include_headers: Whether there is a column `headers`.
         subject: NATS patterns; records with other subjects are left out. () takes all.
-        key_equals: records with other keys, or none, are left out; None takes all.
-        min_partitions: how many tasks there are to be at least.
-        max_tasks: how many tasks there may be.
-        fail_on_data_loss: whether records that are gone are an error, rather than a warning.
-        max_offsets_per_trigger: of a streaming query: how many offsets a micro-batch may have.
-        max_bytes_per_trigger: of a streaming query: about how many bytes; only one of the two is given.
-        max_poll_ms: of a streaming query: for how long it waits for new records before it looks again.
-        cold: whether history is read from the bucket; otherwise all of it comes through the nodes.
+        key_equals: Records with other keys, or none, are left out; None takes all.
+        min_partitions: How many tasks there are to be at least.
+        max_tasks: How many tasks there may be.
+        fail_on_data_loss: Whether records that are gone are an error, rather than a warning.
+        max_offsets_per_trigger: Number of offsets that a micro-batch of a streaming query may have.
+        max_bytes_per_trigger: Size that a micro-batch of a streaming query may have, about, bytes; only one of the two
+            is given.
+        max_poll_ms: Time for which a streaming query waits for new records before it looks again, ms.
+        cold: Whether history is read from the bucket; otherwise all of it comes through the nodes.
     """
 
     connection: ConnectionOptions
@@ -92,8 +93,8 @@ class SourceOptions:
         """From what a user gave.
 
         Args:
-            given: as Spark hands it over.
-            streaming: whether it is of a streaming query.
+            given: Options, as Spark hands them over.
+            streaming: Whether it is of a streaming query.
 
         Raises:
             OptionError: an option is unknown, or means nothing.

@@ -23,8 +23,8 @@ class OptionError(LiftError):
     """An option that a user gave means nothing; the message names it, its value, and what would be right.
 
     Args:
-        option: its name, as the documentation spells it.
-        message: what is wrong with it.
+        option: Name of the option, as the documentation spells it.
+        message: What is wrong with it.
 
     Attributes:
         option: Name of the option.
@@ -40,7 +40,7 @@ class UnknownOptionError(OptionError):
 
     Args:
         option: Name of the option.
-        hint: what may have been meant.
+        hint: What may have been meant.
     """
 
     def __init__(self, option: str, hint: str) -> None:
@@ -52,9 +52,9 @@ class Options:
     """Options by name; upper and lower case are the same, since Spark hands names over in lower case.
 
     Args:
-        given: as Spark hands them over.
-        known: names that mean something, as the documentation spells them.
-        aliases: other names for some of them.
+        given: Options, as Spark hands them over.
+        known: Names that mean something, as the documentation spells them.
+        aliases: Other names for some of them.
 
     Raises:
         OptionError: one is unknown, or is given by two of its names.
@@ -160,9 +160,9 @@ class Options:
 
         Args:
             name: Name of the option.
-            default: where it is not given.
-            least: the least number that means something.
-            since: what a time is counted from, for messages.
+            default: Where it is not given.
+            least: The least number that means something.
+            since: What a time is counted from, for messages.
 
         Raises:
             OptionError: it is not a whole number, or is less than `least`.

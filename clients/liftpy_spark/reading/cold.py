@@ -41,8 +41,8 @@ class Step(NamedTuple):
     """How reading goes on.
 
     Attributes:
-        batch: records; None where there is none that is wanted up to `next_offset`.
-        next_offset: all before it was read.
+        batch: Records; None where there is none that is wanted up to `next_offset`.
+        next_offset: All before it was read.
     """
 
     batch: pa.RecordBatch | None
@@ -65,11 +65,11 @@ class ColdReading:
     Args:
         stream: Name of the stream.
         partition: Number of the partition.
-        projection: what columns are wanted.
-        chosen: which records are wanted.
+        projection: What columns are wanted.
+        chosen: Filter that says which records are wanted.
 
     Attributes:
-        objects: how many objects it has read from.
+        objects: How many objects it has read from.
     """
 
     def __init__(self, stream: str, partition: int, projection: Projection, chosen: RecordFilter) -> None:
@@ -186,8 +186,8 @@ class ColdReading:
         Args:
             reader: Reader of the object.
             index: Index of the row group.
-            span: the offsets that are wanted; None when all of them are.
-            match: whether its records have to be looked at one by one.
+            span: The offsets that are wanted; None when all of them are.
+            match: Whether its records have to be looked at one by one.
         """
         wanted = self._projection.columns
         first = [*(("offset",) if span else ()), *(self._chosen.columns if match is Match.SOME else ())]

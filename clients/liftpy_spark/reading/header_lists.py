@@ -21,8 +21,8 @@ def header_lists(blocks: pa.Array, kind: pa.ListType) -> pa.ListArray:
     """The headers of every record.
 
     Args:
-        blocks: header blocks, as they came.
-        kind: the type of the column: a list of structs of `key` and `value`.
+        blocks: Header blocks, as they came.
+        kind: The type of the column: a list of structs of `key` and `value`.
     """
     if blocks.null_count == len(blocks):
         return pa.nulls(len(blocks), kind)

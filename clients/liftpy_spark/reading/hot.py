@@ -42,11 +42,11 @@ def read_hot(
     """The records of a range.
 
     Args:
-        lift: a connection.
-        wanted: the range.
-        projection: what columns are wanted.
-        chosen: which records are wanted.
-        stall_s: for how long nothing may come.
+        lift: A connection.
+        wanted: The range.
+        projection: What columns are wanted.
+        chosen: Filter that says which records are wanted.
+        stall_s: Time for which nothing may come, seconds.
 
     Raises:
         OffsetLostError: the range begins before the first offset there is.
@@ -153,11 +153,11 @@ class _Watch:
     """Closes a consumer that is waited for too long; waiting for whoever takes its records does not count.
 
     Args:
-        consumer: which.
-        stall_s: how long is too long.
+        consumer: Consumer that is watched.
+        stall_s: How long is too long.
 
     Attributes:
-        has_stalled: whether it did so.
+        has_stalled: Whether it did so.
     """
 
     def __init__(self, consumer: SyncConsumer[pa.RecordBatch], stall_s: float) -> None:

@@ -27,8 +27,8 @@ class Range(NamedTuple):
         stream: Name of the stream.
         uuid: UUID of the stream, as 32 hexadecimal digits.
         partition: Number of the partition.
-        start: the first offset.
-        end: the offset after the last one.
+        start: The first offset.
+        end: The offset after the last one.
     """
 
     stream: str
@@ -42,8 +42,8 @@ class BatchTask(NamedTuple):
     """A task of a batch.
 
     Attributes:
-        ranges: what it reads.
-        bucket: where the bucket is, as far as that is known; a task that knows need not ask the nodes.
+        ranges: What it reads.
+        bucket: Where the bucket is, as far as that is known; a task that knows need not ask the nodes.
     """
 
     ranges: tuple[Range, ...] = ()
@@ -57,9 +57,9 @@ def plan(ranges: Sequence[Range], *, tasks_max: int, partitions_min: int = 1) ->
     ranges; where it makes fewer than `partitions_min`, ranges are cut, down to single offsets.
 
     Args:
-        ranges: what is to be read; no two of one partition. Empty ones are left out.
-        tasks_max: how many tasks there may be.
-        partitions_min: how many there are to be, where there are as many offsets.
+        ranges: What is to be read; no two of one partition. Empty ones are left out.
+        tasks_max: How many tasks there may be.
+        partitions_min: How many there are to be, where there are as many offsets.
 
     Returns:
         The ranges of every task, in the order of stream, partition and offset. None is empty.

@@ -27,10 +27,10 @@ class Projection:
     """Makes the columns of a schema. Any number of threads may use it.
 
     Args:
-        schema: checked.
+        schema: Schema that was checked.
 
     Attributes:
-        columns: of records, that are needed for it.
+        columns: Columns of records that are needed for it.
     """
 
     def __init__(self, schema: StructType) -> None:
@@ -42,10 +42,10 @@ class Projection:
         """Some records.
 
         Args:
-            columns: those of `columns` at least; subjects as bytes, and times to the microsecond.
-            rows: how many records.
-            stream: whose they are.
-            partition: likewise.
+            columns: Those of `columns` at least; subjects as bytes, and times to the microsecond.
+            rows: How many records.
+            stream: Name of the stream.
+            partition: Number of the partition.
         """
         constants: dict[str, str | int] = {"topic": stream, "partition": partition, "timestampType": LOG_APPEND_TIME}
         arrays = []

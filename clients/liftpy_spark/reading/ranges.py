@@ -60,11 +60,11 @@ class ReadCounts:
     """What was read, counted.
 
     Attributes:
-        bytes: that were fetched from the bucket, manifests and footers included.
-        requests: that were made to the bucket.
+        bytes: Bytes that were fetched from the bucket, manifests and footers included.
+        requests: Requests that were made to the bucket.
         objects: Number of records of objects that were opened there.
-        cold_rows: that came from the bucket, and were wanted.
-        hot_rows: that came from nodes, and were wanted.
+        cold_rows: Number of rows that came from the bucket, and were wanted.
+        hot_rows: Number of rows that came from nodes, and were wanted.
     """
 
     bytes: int = 0
@@ -87,13 +87,13 @@ def read_ranges(
     """The records of some ranges, one range after the other, with the columns of a schema.
 
     Args:
-        ranges: what to read.
+        ranges: What to read.
         options: Options of the source.
         schema: Checked schema.
-        counts: what was read is added to it, at the end.
-        asks_nodes: whether a node is asked first if it has everything. It is worth it where that is likely.
+        counts: What was read is added to it, at the end.
+        asks_nodes: Whether a node is asked first if it has everything. It is worth it where that is likely.
         address: Address of the bucket, where that is known.
-        deadline: for how long it may be silent.
+        deadline: Time for which it may be silent.
 
     Raises:
         DataLossError: records are gone, and that is to be an error.
@@ -116,7 +116,7 @@ class _Bucket:
     """The bucket, which is opened when it is needed first.
 
     Attributes:
-        is_away: whether its store did not answer.
+        is_away: Whether its store did not answer.
     """
 
     def __init__(self, options: SourceOptions, address: BucketAddress | None) -> None:
@@ -170,8 +170,8 @@ class _Nodes:
 
         Args:
             wanted: Range to read.
-            offset: from where on.
-            alone: whether nothing of that is in the bucket, either.
+            offset: Offset to read from.
+            alone: Whether nothing of that is in the bucket, either.
         """
         if wanted.stream not in self._said:
             self._said[wanted.stream] = self._ask(wanted.stream)

@@ -33,11 +33,11 @@ class RecordFilter:
 
     Args:
         subjects: NATS patterns, checked; () takes all.
-        key: the only key that is wanted; None takes all.
+        key: The only key that is wanted; None takes all.
 
     Attributes:
-        subjects: as given.
-        columns: that it looks at.
+        subjects: Subjects, as given.
+        columns: Columns that it looks at.
     """
 
     def __init__(self, subjects: Sequence[str], key: bytes | None) -> None:
@@ -55,9 +55,9 @@ class RecordFilter:
         """What statistics tell of the rows they are of.
 
         Args:
-            least: by column, the least value; a column is missing where nobody knows.
-            most: likewise, the greatest.
-            nulls: likewise, how many are null; None where nobody knows.
+            least: Least value, by column; a column is missing where nobody knows.
+            most: Greatest value, by column.
+            nulls: Number of nulls, by column; None where nobody knows.
         """
         verdicts = []
         if "subject" in self.columns:
@@ -88,7 +88,7 @@ class RecordFilter:
         """Mask of the rows that pass the filter; None if all do.
 
         Args:
-            columns: those of `columns` at least; subjects as bytes.
+            columns: Those of `columns` at least; subjects as bytes.
         """
         mask = None
         if "subject" in self.columns:

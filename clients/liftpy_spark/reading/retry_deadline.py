@@ -28,8 +28,8 @@ class RetryDeadline:
     """Deadline for retries after a peer that answered before falls silent. Belongs to one thread.
 
     Args:
-        clock: seconds, never going back.
-        sleep: waits for some seconds.
+        clock: Seconds, never going back.
+        sleep: Waits for some seconds.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RetryDeadline:
         """Wait for a moment, before it is tried again.
 
         Args:
-            error: what was said instead of an answer.
+            error: What was said instead of an answer.
 
         Raises:
             LiftError: the same, when nothing has come for a minute.

@@ -48,7 +48,7 @@ def source_schema(include_headers: bool) -> StructType:  # noqa: FBT001 (there i
     """The columns that a stream has when no schema is given.
 
     Args:
-        include_headers: whether `headers` is one of them.
+        include_headers: Whether `headers` is one of them.
     """
     fields = list(_FIELDS.values())
     left_out = _ONLY_IF_NAMED if include_headers else {*_ONLY_IF_NAMED, "headers"}

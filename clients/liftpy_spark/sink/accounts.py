@@ -32,9 +32,9 @@ class Mark(NamedTuple):
     """The mark of a batch that is written.
 
     Attributes:
-        ends: by partition, an offset before which all of the batch is, and all of the batches before it; empty where
+        ends: By partition, an offset before which all of the batch is, and all of the batches before it; empty where
             nobody noted it down.
-        epochs: by partition, a leader epoch than which no record before that end has a later one; partitions of which
+        epochs: By partition, a leader epoch than which no record before that end has a later one; partitions of which
             nobody knows it are missing.
     """
 
@@ -107,10 +107,10 @@ def forget(batch: SinkBatch, keep: int, store: ObjectStore, nonce: str) -> list[
     A batch that was decided and has no mark stays, and so do all that are younger.
 
     Args:
-        batch: one of the application's.
-        keep: of how many batches the documents stay.
-        store: of the bucket.
-        nonce: of this call.
+        batch: One of the application's.
+        keep: Number of batches whose documents stay.
+        store: Object store of the bucket.
+        nonce: Nonce of this call.
 
     Returns:
         What was deleted.
@@ -134,10 +134,10 @@ def forget_idle(
     batch before it is refused. Of a single batch whose id was made up for it nothing stays, as nobody can name it.
 
     Args:
-        store: of the bucket.
-        older_than_s: what counts as long: more than a batch ever takes.
-        now_ns: by the clock of the store, ns since the epoch.
-        prefix: of the uuids of streams; "": of all.
+        store: Object store of the bucket.
+        older_than_s: What counts as long: more than a batch ever takes.
+        now_ns: Time by the clock of the store, ns since the epoch.
+        prefix: Prefix of the uuids of streams; "": of all.
         deletes: False: only tell what would be deleted.
 
     Returns:

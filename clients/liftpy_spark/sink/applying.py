@@ -34,9 +34,9 @@ class Applied(NamedTuple):
     """What was done.
 
     Attributes:
-        published: how many chunks were published now.
-        ends: by partition, an offset before which all of the batch is.
-        epochs: by partition, a leader epoch than which no record before that end has a later one, where it is known.
+        published: How many chunks were published now.
+        ends: By partition, an offset before which all of the batch is.
+        epochs: By partition, a leader epoch than which no record before that end has a later one, where it is known.
     """
 
     published: int
@@ -55,12 +55,12 @@ async def apply(
     """Publish what is missing of a batch.
 
     Args:
-        decision: what the batch is made of.
-        place: where its rows are staged.
-        target: the stream.
-        since_s: when, by `clock`, nothing of the batch was in the stream, at the recorded ends; None where that is not
+        decision: What the batch is made of.
+        place: Where its rows are staged.
+        target: The stream.
+        since_s: When, by `clock`, nothing of the batch was in the stream, at the recorded ends; None where that is not
             known: another execution may have begun.
-        clock: seconds.
+        clock: Clock in seconds.
 
     Raises:
         CommitUnclearError: what is in the stream can not be told any more.
@@ -101,10 +101,10 @@ class _Share:
     """What one partition gets of a batch.
 
     Attributes:
-        partition: which.
-        published: how many chunks were published.
-        reached: an offset before which all is that was found or published.
-        epoch: no record before it has a later leader epoch; 0 where nobody knows.
+        partition: Number of the partition.
+        published: How many chunks were published.
+        reached: An offset before which all is that was found or published.
+        epoch: No record before it has a later leader epoch; 0 where nobody knows.
     """
 
     def __init__(

@@ -33,11 +33,11 @@ def look_in_bucket(store: ObjectStore, path: PartitionPath, start: int, end: int
     """Read producers and sequences of the records with offsets from `start` up to `end`.
 
     Args:
-        store: the bucket.
-        path: of the partition.
-        start: where to begin.
-        end: where to end; the leader says that the bucket has what is before.
-        producer_id: of whom.
+        store: The bucket.
+        path: Path of the partition.
+        start: Where to begin.
+        end: Where to end; the leader says that the bucket has what is before.
+        producer_id: Id of the producer whose chunks are looked for.
 
     Raises:
         TierError: something can not be read.
@@ -62,9 +62,9 @@ class _Scan:
     """Goes through a range.
 
     Attributes:
-        rows: how many were there.
-        sequences: of the producer.
-        has_merged: whether there were rows of batches that key compaction wrote.
+        rows: How many were there.
+        sequences: Sequences of the producer.
+        has_merged: Whether there were rows of batches that key compaction wrote.
     """
 
     def __init__(self, start: int, end: int, producer_id: bytes) -> None:

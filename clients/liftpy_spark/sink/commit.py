@@ -43,8 +43,8 @@ class StagedRows(NamedTuple):
     """What the tasks of an execution staged.
 
     Attributes:
-        sections: in order.
-        contents: what the rows come to, see `RowTally`.
+        sections: Sections, in order.
+        contents: What the rows come to, see `RowTally`.
     """
 
     sections: tuple[Section, ...]
@@ -60,8 +60,8 @@ class BatchCommit(NamedTuple):
     """What a commit did.
 
     Attributes:
-        rows: how many records the batch has.
-        published: how many chunks this execution published; 0 where another one had done all of it.
+        rows: How many records the batch has.
+        published: How many chunks this execution published; 0 where another one had done all of it.
     """
 
     rows: int
@@ -82,14 +82,14 @@ async def commit(
     """Have all records of a batch in the stream once, whatever was done for it before.
 
     Args:
-        batch: which.
-        staged: by the tasks of this execution.
-        store: of the bucket, which has the decision.
-        place: where this execution staged; what an earlier one decided may be in another place.
-        target: the stream.
-        nonce: of this execution.
-        clock: seconds; by default it also counts those in which the machine sleeps.
-        strict: whether it is an error that the batch, or the stream, is not as it was noted down before.
+        batch: Batch to commit.
+        staged: What the tasks of this execution staged.
+        store: Object store of the bucket, which has the decision.
+        place: Where this execution staged; what an earlier one decided may be in another place.
+        target: The stream.
+        nonce: Nonce of this execution.
+        clock: Seconds; by default it also counts those in which the machine sleeps.
+        strict: Whether it is an error that the batch, or the stream, is not as it was noted down before.
 
     Raises:
         BatchMismatchError: it is so; what was decided is in the stream, as far as anybody can do that.
@@ -329,9 +329,9 @@ def _lost(mark: Mark, ends: Sequence[int], left: Mapping[int, int]) -> str:
     """In which partition the log ends before what was written, or has other records there, in words; "" for none.
 
     Args:
-        mark: what was written.
-        ends: where the log of each partition ends now.
-        left: where it left the leader epoch of the mark, by partition; those that are still in it may lack.
+        mark: What was written.
+        ends: Where the log of each partition ends now.
+        left: Where it left the leader epoch of the mark, by partition; those that are still in it may lack.
     """
     for partition, end in sorted(mark.ends.items()):
         if partition < len(ends) and ends[partition] < end:

@@ -33,10 +33,10 @@ class RowTally:
     """Sums up rows.
 
     Args:
-        subject: of rows that say none.
+        subject: Subject of rows that say none.
 
     Attributes:
-        total: a sum of 64 bits over hashes of the rows.
+        total: A sum of 64 bits over hashes of the rows.
     """
 
     def __init__(self, subject: str | None) -> None:

@@ -53,10 +53,10 @@ class SinkBatch:
     """Which batch of whose.
 
     Attributes:
-        stream: name of the stream that it is written to.
-        uuid: of the stream, in hexadecimal.
-        application: the id of who writes: of a streaming query, or what the user says.
-        number: of the batch among the application's, from 0 on.
+        stream: Name of the stream that it is written to.
+        uuid: UUID of the stream, in hexadecimal.
+        application: The id of who writes: of a streaming query, or what the user says.
+        number: Number of the batch among the application's, from 0 on.
     """
 
     stream: str
@@ -116,11 +116,11 @@ class Decision:
     """The content of a batch, fixed once by the driver.
 
     Attributes:
-        batch: which.
-        ends: by partition, the offset after the last committed record before any chunk was published.
-        sections: in their order.
-        contents: what its rows come to, see `RowTally`; None in a decision of an older liftpy.
-        directory: where they are staged, an absolute path; None for the bucket.
+        batch: Batch that it is the content of.
+        ends: Offset after the last committed record of each partition before any chunk was published.
+        sections: Sections in their order.
+        contents: What its rows come to, see `RowTally`; None in a decision of an older liftpy.
+        directory: Where they are staged, an absolute path; None for the bucket.
     """
 
     batch: SinkBatch

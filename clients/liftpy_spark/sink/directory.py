@@ -71,8 +71,8 @@ class DirectoryPlace(StagingPlace):
     """Stages rows in a directory that the driver and all executors see under the same path.
 
     Args:
-        directory: its path, as `check_path` gives it.
-        disk: where it is.
+        directory: Path of the directory, as `check_path` gives it.
+        disk: Where it is.
     """
 
     loss = (
@@ -183,7 +183,7 @@ class DirectoryPlace(StagingPlace):
 
         Args:
             marker: Name of the marker.
-            driver: the machine of the driver, for messages.
+            driver: The machine of the driver, for messages.
 
         Raises:
             StagingDirectoryError: it is another one, or there is none.
@@ -225,7 +225,7 @@ def prepare(directory: str) -> str:
     """See, on the driver, that rows can be staged in a directory; gives the name of its marker.
 
     Args:
-        directory: its path.
+        directory: Path of the directory.
 
     Raises:
         OptionError: they can not; the message names the option.

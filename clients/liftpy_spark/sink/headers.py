@@ -25,7 +25,7 @@ def header_blocks(headers: pa.ListArray) -> pa.BinaryArray:
     """A NATS header block for each list of headers; null where there is none, or none in it.
 
     Args:
-        headers: lists of structs `key` (string) and `value` (binary). A value that is null counts as empty.
+        headers: Lists of structs `key` (string) and `value` (binary). A value that is null counts as empty.
 
     Raises:
         SinkRowError: a name or value can not stand in a header block.

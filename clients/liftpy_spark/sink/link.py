@@ -66,9 +66,9 @@ class SinkLink:
     """A connection. Made by `open_link`.
 
     Args:
-        loop: where everything runs.
-        lift: the connection.
-        options: how it was made.
+        loop: Where everything runs.
+        lift: The connection.
+        options: How it was made.
     """
 
     def __init__(self, loop: BackgroundLoop, lift: Lift, options: NatsOptions) -> None:
@@ -127,8 +127,8 @@ class _Held(NamedTuple):
     """Where a partition has its records.
 
     Attributes:
-        log_start: the first offset.
-        local_start: the first one on the disk of its leader.
+        log_start: The first offset.
+        local_start: The first one on the disk of its leader.
     """
 
     log_start: int
@@ -139,13 +139,13 @@ class StreamTarget(Target):
     """A stream that is written to.
 
     Args:
-        lift: the connection.
-        options: how it was made.
-        stream: name of the stream.
-        uuid: of the stream, in hexadecimal.
-        window_s: for how long its nodes know ids.
-        ack_policy: when a chunk counts as published; None leaves it to the stream.
-        store: the bucket of the nodes; None where nobody looks for chunks, or only in logs.
+        lift: The connection.
+        options: How it was made.
+        stream: Name of the stream.
+        uuid: UUID of the stream, in hexadecimal.
+        window_s: Time for which the stream's nodes know ids, seconds.
+        ack_policy: When a chunk counts as published; None leaves it to the stream.
+        store: The bucket of the nodes; None where nobody looks for chunks, or only in logs.
     """
 
     def __init__(

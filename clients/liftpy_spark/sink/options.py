@@ -40,15 +40,16 @@ class SinkOptions:
     """What to write to, and how.
 
     Attributes:
-        connection: how NATS and the bucket are reached.
-        stream: name of the stream.
-        subject: of rows that say none; None takes the stream's, where that is no wildcard.
-        delivery: exactly once, or at least once.
-        application: who writes, for batches that may be written again; None: a streaming query's id, or nobody's.
-        version: which of the application's batches this is; of a batch alone.
-        staging_bytes: about how many bytes of rows a task holds, and stages in one object.
-        staging_directory: where driver and tasks stage rows, an absolute path; None for the bucket.
-        fail_on_mismatch: whether it is an error that a batch, or what was written of it, is not what it was before.
+        connection: How NATS and the bucket are reached.
+        stream: Name of the stream.
+        subject: Subject of rows that say none; None takes the stream's, where that is no wildcard.
+        delivery: Exactly once, or at least once.
+        application: Name of who writes, for batches that may be written again; None: a streaming query's id, or
+            nobody's.
+        version: Number of the batch among the application's; of a batch alone.
+        staging_bytes: About how many bytes of rows a task holds, and stages in one object.
+        staging_directory: Where driver and tasks stage rows, an absolute path; None for the bucket.
+        fail_on_mismatch: Whether it is an error that a batch, or what was written of it, is not what it was before.
     """
 
     connection: ConnectionOptions
@@ -66,8 +67,8 @@ class SinkOptions:
         """From what a user gave.
 
         Args:
-            given: as Spark hands it over.
-            streaming: whether it is of a streaming query.
+            given: Options, as Spark hands them over.
+            streaming: Whether it is of a streaming query.
 
         Raises:
             OptionError: an option is unknown, or means nothing.

@@ -27,7 +27,7 @@ class SectionSource(Protocol):
     """What staged rows are read from. Several threads use it at once; calls block.
 
     Attributes:
-        loss: what to ask oneself when something that was staged there is gone.
+        loss: What to ask oneself when something that was staged there is gone.
     """
 
     loss: str
@@ -48,7 +48,7 @@ class StagingPlace(SectionSource, Protocol):
     """Storage for staged rows.
 
     Attributes:
-        directory: what a decision names; None for the bucket.
+        directory: What a decision names; None for the bucket.
     """
 
     directory: str | None
@@ -86,7 +86,7 @@ class BucketPlace(StagingPlace):
     """The bucket that also has the decisions.
 
     Args:
-        store: of it.
+        store: Object store of it.
     """
 
     directory = None

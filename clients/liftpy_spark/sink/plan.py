@@ -36,12 +36,12 @@ class SinkPlan:
     """How a DataFrame is written; it goes to the tasks.
 
     Attributes:
-        options: as the user gave them.
+        options: Options, as the user gave them.
         uuid: UUID of the stream, in hexadecimal.
-        window_s: for how long nodes know the ids of the stream's batches; 0 where they keep none.
-        layout: what rows are laid out by.
-        marker: by which tasks know the directory that rows are staged in; "" where that is the bucket.
-        driver: the machine of the driver, for messages.
+        window_s: Time for which nodes know the ids of the stream's batches, seconds; 0 where they keep none.
+        layout: What rows are laid out by.
+        marker: Name by which tasks know the directory that rows are staged in; "" where that is the bucket.
+        driver: The machine of the driver, for messages.
     """
 
     options: SinkOptions

@@ -38,9 +38,9 @@ class ReadAhead(SectionSource):
     """Reads the sections of one decision. Several threads use it at once; calls block.
 
     Args:
-        place: where they are.
-        sections: all of them.
-        bytes_max: of what is held.
+        place: Where they are.
+        sections: All of them.
+        bytes_max: Size of what is held, bytes.
     """
 
     def __init__(self, place: SectionSource, sections: Iterable[Section], bytes_max: int = _BYTES_MAX) -> None:

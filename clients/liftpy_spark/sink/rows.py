@@ -41,11 +41,11 @@ class Layout:
     """What rows are laid out by; fixed for one writing of a DataFrame.
 
     Attributes:
-        stream: its name.
-        pattern: the subjects that it stores.
-        partitions: how many it has.
-        subject: of rows that say none; None where all have to say one.
-        record_bytes_max: how large a record may be: what one NATS message, and the stream, take.
+        stream: Name of the stream.
+        pattern: The subjects that it stores.
+        partitions: How many it has.
+        subject: Subject of rows that say none; None where all have to say one.
+        record_bytes_max: How large a record may be: what one NATS message, and the stream, take.
     """
 
     stream: str
@@ -78,11 +78,11 @@ def flushes(
     """All rows as chunks, some at a time, ordered by partition.
 
     Args:
-        rows: as Spark hands them over, in order.
-        layout: what they are laid out by.
-        bytes_max: about how many bytes of rows are held at a time.
-        first_row: number of the first row: rows without key and partition are dealt out by their numbers.
-        tally: takes them all.
+        rows: Rows, as Spark hands them over, in order.
+        layout: What they are laid out by.
+        bytes_max: About how many bytes of rows are held at a time.
+        first_row: Number of the first row: rows without key and partition are dealt out by their numbers.
+        tally: Takes them all.
 
     Raises:
         SinkRowError: a row can not become a record.

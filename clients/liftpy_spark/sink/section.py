@@ -13,10 +13,10 @@ class Section(NamedTuple):
     Attributes:
         key: Key of the object, or of the file in its place.
         partition: Partition of the stream.
-        start: where the section begins in the object.
+        start: Where the section begins in the object.
         length: Length in bytes.
-        rows: how many records it has.
-        chunks: in how many chunks.
+        rows: How many records it has.
+        chunks: Number of chunks in it.
         crc: CRC-32C of its bytes.
     """
 

@@ -95,8 +95,8 @@ def decode_section(body: bytes, partition: int) -> Iterator[RowChunk]:
     """The chunks of a section; they share memory with it.
 
     Args:
-        body: the section, whose checksum was found to be right.
-        partition: that it is of.
+        body: The section, whose checksum was found to be right.
+        partition: Partition that it is of.
 
     Raises:
         StagingDamagedError: these are not the bytes of a section.

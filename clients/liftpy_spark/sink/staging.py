@@ -49,8 +49,8 @@ def place_of(store: ObjectStore, directory: str | None) -> StagingPlace:
     """Where rows are staged.
 
     Args:
-        store: of the bucket.
-        directory: in place of the bucket; None: the bucket.
+        store: Object store of the bucket.
+        directory: Directory in place of the bucket; None: the bucket.
     """
     return BucketPlace(store) if directory is None else DirectoryPlace(directory)
 
@@ -59,10 +59,10 @@ def stage(place: StagingPlace, key: str, chunks: Sequence[RowChunk], nonce: str)
     """Write chunks as one object.
 
     Args:
-        place: where.
-        key: of the object; never written twice.
-        chunks: ordered by partition, at least one.
-        nonce: of this write.
+        place: Place to stage in.
+        key: Key of the object; never written twice.
+        chunks: Ordered by partition, at least one.
+        nonce: Nonce of this write.
 
     Raises:
         StoreError: it could not be written.
@@ -121,9 +121,9 @@ def collect_staging(store: ObjectStore, older_than_s: float, now_ns: int | None 
     """Delete staged objects that nobody needs any more, as `staging_leftovers` finds them.
 
     Args:
-        store: of the bucket.
-        older_than_s: as of `staging_leftovers`.
-        now_ns: as of `staging_leftovers`; by default the time of this machine.
+        store: Object store of the bucket.
+        older_than_s: Age, as for `staging_leftovers`.
+        now_ns: Time, as for `staging_leftovers`; by default that of this machine.
 
     Returns:
         How many objects were deleted.
@@ -142,10 +142,10 @@ def staging_leftovers(store: ObjectStore, older_than_s: float, now_ns: int, pref
     again.
 
     Args:
-        store: of the bucket.
-        older_than_s: younger objects stay, since their batch may still be on its way: more than a batch ever takes.
-        now_ns: by the clock of the store, ns since the epoch.
-        prefix: of the uuids of streams; "": of all.
+        store: Object store of the bucket.
+        older_than_s: Younger objects stay, since their batch may still be on its way: more than a batch ever takes.
+        now_ns: Time by the clock of the store, ns since the epoch.
+        prefix: Prefix of the uuids of streams; "": of all.
 
     Raises:
         StoreError: the store does not answer.
@@ -159,12 +159,12 @@ def directory_leftovers(
     """Staged files that nobody needs any more, as `staging_leftovers` finds objects.
 
     Args:
-        store: of the bucket that has the decisions.
-        directory: where the files are.
-        is_ours: whether the stream with a uuid is one whose decisions are in this bucket. Clusters may share a
+        store: Object store of the bucket that has the decisions.
+        directory: Where the files are.
+        is_ours: Whether the stream with a uuid is one whose decisions are in this bucket. Clusters may share a
             directory, and this bucket does not tell what another one has decided; so files of other streams stay.
-        older_than_s: as of `staging_leftovers`.
-        now_ns: by the clock of the directory, ns since the epoch.
+        older_than_s: Age, as for `staging_leftovers`.
+        now_ns: Time by the clock of the directory, ns since the epoch.
 
     Raises:
         StoreError: the store or the directory does not answer.

@@ -31,9 +31,9 @@ class LiftpyStreamWriter(DataSourceStreamArrowWriter):
     """Appends micro-batches to a stream. Spark makes one for the tasks of a micro-batch, and another for its commit.
 
     Args:
-        options: as Spark hands them over.
-        schema: of the DataFrame.
-        overwrite: whether each micro-batch is to replace what is there, which a log refuses.
+        options: Options, as Spark hands them over.
+        schema: Schema of the DataFrame.
+        overwrite: Whether each micro-batch is to replace what is there, which a log refuses.
 
     Raises:
         LiftError: the DataFrame can not be written as is asked for.

@@ -16,9 +16,9 @@ class ChunkRange(NamedTuple):
     """Where a chunk is.
 
     Attributes:
-        start: the offset of its first record.
-        end: the one after its last.
-        epoch: leader epoch of the node that acknowledged it; 0 where nobody knows.
+        start: The offset of its first record.
+        end: The one after its last.
+        epoch: Leader epoch of the node that acknowledged it; 0 where nobody knows.
     """
 
     start: int
@@ -30,9 +30,9 @@ class ChunkScan(NamedTuple):
     """What a look at the log of a partition brought.
 
     Attributes:
-        end: the offset up to which was looked.
-        sequences: the producer's sequences that were found.
-        doubt: why some may have been there that were not found; "" when that can not be.
+        end: The offset up to which was looked.
+        sequences: The producer's sequences that were found.
+        doubt: Why some may have been there that were not found; "" when that can not be.
     """
 
     end: int
@@ -44,9 +44,9 @@ class Target(Protocol):
     """One stream that the sink writes to. It is named by uuid, so that a new stream of the same name is refused.
 
     Attributes:
-        look_age_max_s: how old a look at the log may be when a chunk is published that it did not find: so young that
+        look_age_max_s: How old a look at the log may be when a chunk is published that it did not find: so young that
             the nodes still know the ids of all that was stored since, when the last copy of the chunk reaches them.
-        settle_s: for how long a new leader may tell ends that are older than what was committed.
+        settle_s: Time for which a new leader may tell ends that are older than what was committed, seconds.
     """
 
     look_age_max_s: float
@@ -63,7 +63,7 @@ class Target(Protocol):
         """Where the log of a partition left a leader epoch; partitions that were in it at the last `ends` may lack.
 
         Args:
-            epochs: by partition.
+            epochs: Epochs by partition.
 
         Raises:
             LiftError: a leader does not tell.
@@ -80,10 +80,10 @@ class Target(Protocol):
         """Which chunks of a producer are in the log of a partition, from an offset up to what is committed.
 
         Args:
-            partition: which.
-            start: where to begin; where the log ends before, nothing is there.
-            producer_id: of whom.
-            stop: where to end; by default where the log ends.
+            partition: Number of the partition.
+            start: Where to begin; where the log ends before, nothing is there.
+            producer_id: Id of the producer whose chunks are looked for.
+            stop: Where to end; by default where the log ends.
 
         Raises:
             LiftError: the log can not be read.

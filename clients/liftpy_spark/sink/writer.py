@@ -28,9 +28,9 @@ class LiftpyWriter(DataSourceArrowWriter):
     """Appends a DataFrame to a stream. Made on the driver, pickled for the tasks and for the commit.
 
     Args:
-        options: as Spark hands them over.
-        schema: of the DataFrame.
-        overwrite: whether it is to replace what is there, which a log refuses.
+        options: Options, as Spark hands them over.
+        schema: Schema of the DataFrame.
+        overwrite: Whether it is to replace what is there, which a log refuses.
 
     Raises:
         LiftError: the DataFrame can not be written as is asked for.

@@ -47,10 +47,10 @@ class TaskCommit(WriterCommitMessage):
     """What a task did.
 
     Attributes:
-        task: its number among those of the batch.
-        batch: which; None where it published right away.
-        sections: what it staged, in order.
-        contents: what its rows come to.
+        task: Number of the task among those of the batch.
+        batch: Batch that it is of; None where it published right away.
+        sections: What it staged, in order.
+        contents: What its rows come to.
     """
 
     task: int

@@ -27,7 +27,7 @@ class LiftpyReader(DataSourceReader):
 
     Args:
         options: Options of the source.
-        schema: the columns that are wanted.
+        schema: The columns that are wanted.
 
     Raises:
         SchemaError: streams have no such columns.

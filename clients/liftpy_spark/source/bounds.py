@@ -48,10 +48,10 @@ def starts(bound: Bound, heads: Sequence[StreamHeads], at_time: AtTime, *, late_
     """The first offset of each partition. What the user does not say of a partition is its earliest.
 
     Args:
-        bound: what the user says.
+        bound: What the user says.
         heads: Heads of what is read.
-        at_time: see `offsets_at_time`.
-        late_is_latest: begin at the end where no record is young enough.
+        at_time: See `offsets_at_time`.
+        late_is_latest: Begin at the end where no record is young enough.
 
     Raises:
         OptionError: the user names what is not read, or a time after the last record.

@@ -29,7 +29,7 @@ class LiftpyDataSource(DataSource):
     """The data source `liftpy` as Spark sees it: makes readers and writers.
 
     Args:
-        options: as the user gave them, names in lower case.
+        options: Options, as the user gave them, names in lower case.
 
     Raises:
         VersionError: Spark or pandas is installed in a version that does not work.

@@ -30,12 +30,12 @@ class HeadWatch:
     """Polls the ends of the streams of a streaming query. Belongs to one thread.
 
     Args:
-        ask: what there is now; partitions that nobody knows of at the moment are missing.
-        clock: seconds, never going back.
-        sleep: waits for some seconds.
+        ask: What there is now; partitions that nobody knows of at the moment are missing.
+        clock: Seconds, never going back.
+        sleep: Waits for some seconds.
 
     Attributes:
-        seen: what the last look has found; None before the first one.
+        seen: What the last look has found; None before the first one.
     """
 
     def __init__(

@@ -19,9 +19,9 @@ class Backlog(NamedTuple):
     """What waits in a partition: the offsets from `start` up to `end`.
 
     Attributes:
-        start: the first offset that can still be read.
-        end: the offset after the last one.
-        record_bytes: the mean size of a record there, at least 1.
+        start: The first offset that can still be read.
+        end: The offset after the last one.
+        record_bytes: The mean size of a record there, at least 1.
     """
 
     start: int

@@ -50,10 +50,10 @@ class StreamPlanner:
     """Plans where a streaming query and each of its batches begin and end. One thread uses it while the query runs.
 
     Args:
-        options: what to read, and how.
-        connect: gives a connection: the same, as long as it is not closed.
-        clock: seconds, never going back.
-        sleep: waits for some seconds.
+        options: What to read, and how.
+        connect: Gives a connection: the same, as long as it is not closed.
+        clock: Seconds, never going back.
+        sleep: Waits for some seconds.
     """
 
     def __init__(
@@ -119,8 +119,8 @@ class StreamPlanner:
         """The end of the next batch; `start` where there is nothing new, after some waiting for it.
 
         Args:
-            start: the end of the batch before.
-            divide: how far a batch goes, of what waits.
+            start: The end of the batch before.
+            divide: How far a batch goes, of what waits.
 
         Raises:
             DataLossError: records that are to be read are gone, and that is to be an error.

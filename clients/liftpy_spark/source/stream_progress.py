@@ -39,14 +39,14 @@ class Comparison:
     """What there is now beside what was read.
 
     Attributes:
-        backlogs: what can be read of each partition that the query knows, by stream and partition; where records were
+        backlogs: What can be read of each partition that the query knows, by stream and partition; where records were
             lost, from behind these on.
-        found: where partitions begin that the query does not know yet.
+        found: Where partitions begin that the query does not know yet.
         uuids: UUIDs of the streams in `backlogs` and `found`.
-        epochs: no record before the end of a backlog has a later one; of partitions where that is known.
-        losses: what was to be read and is not there any more, each in words.
-        behind: likewise, of partitions that end before what was read; after a change of leader that is so for a moment.
-        gone: streams that are not there, or not among those to be read.
+        epochs: No record before the end of a backlog has a later one; of partitions where that is known.
+        losses: What was to be read and is not there any more, each in words.
+        behind: Partitions that end before what was read; after a change of leader that is so for a moment.
+        gone: Streams that are not there, or not among those to be read.
     """
 
     backlogs: dict[tuple[str, int], Backlog] = field(default_factory=dict)
@@ -78,9 +78,9 @@ def compare(
     to that end, and one that took another way goes back to where it did.
 
     Args:
-        start: what the query has read.
-        heads: what there is.
-        parted: offsets from which on other records are there now than the query has read.
+        start: What the query has read.
+        heads: What there is.
+        parted: Offsets from which on other records are there now than the query has read.
     """
     now = {each.stream: each for each in heads}
     comparison = Comparison(uuids={stream: each.uuid for stream, each in now.items()})

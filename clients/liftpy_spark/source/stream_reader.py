@@ -48,9 +48,9 @@ class LiftpyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of a streaming query: plans beside the driver, and reads in tasks.
 
     Args:
-        given: options as Spark hands them over. They are checked at the first use, since Spark shows an error of its
+        given: Options as Spark hands them over. They are checked at the first use, since Spark shows an error of its
             own where a reader can not be made.
-        schema: the columns that are wanted.
+        schema: The columns that are wanted.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:

@@ -41,8 +41,8 @@ class StreamTable:
     """A stream as it was when `table` was called; to be used in a `with`, or released in the end.
 
     Attributes:
-        frame: its records, with the columns of the source but `headers`.
-        cold: what of each partition Spark reads from the bucket by itself; partitions without history are missing.
+        frame: Records of the stream, with the columns of the source but `headers`.
+        cold: What of each partition Spark reads from the bucket by itself; partitions without history are missing.
     """
 
     def __init__(self, frame: DataFrame, pinned: PinnedStream) -> None:
@@ -87,12 +87,12 @@ def table(
     """All records that a stream has now, most of them read by Spark's own Parquet reader.
 
     Args:
-        spark: the session.
-        stream: its name.
-        hold_s: how long the objects of the bucket stay at least, in seconds, unless they are released or held longer.
-        scheme: of the addresses by which Spark reads the bucket.
-        locate: the address of an object, by its key relative to the prefix of the bucket; takes the place of `scheme`.
-        options: those of the source that say how NATS and the bucket are reached, and `minPartitions`, `maxTasks`,
+        spark: The session.
+        stream: Name of the stream.
+        hold_s: How long the objects of the bucket stay at least, in seconds, unless they are released or held longer.
+        scheme: Scheme of the addresses by which Spark reads the bucket.
+        locate: The address of an object, by its key relative to the prefix of the bucket; takes the place of `scheme`.
+        options: Those of the source that say how NATS and the bucket are reached, and `minPartitions`, `maxTasks`,
             `failOnDataLoss` and `cold` for what the source reads; a name with a dot as `**{"s3.endpoint": ...}`.
 
     Raises:

@@ -34,11 +34,11 @@ class ColdPartition(NamedTuple):
     """What a pinned version holds of a partition.
 
     Attributes:
-        partition: its number.
-        version: of its root.
-        start: the first offset that counts. What the first object has below it does not.
-        end: the offset after the last one; from here on the source reads.
-        keys: of the objects, in order, relative to the prefix of the bucket.
+        partition: Number of the partition.
+        version: Version of the partition's root.
+        start: The first offset that counts. What the first object has below it does not.
+        end: The offset after the last one; from here on the source reads.
+        keys: Keys of the objects, in order, relative to the prefix of the bucket.
     """
 
     partition: int
@@ -64,15 +64,15 @@ class PinnedStream:
     """The newest version of every partition of a stream, held until it is released or the time is over.
 
     Args:
-        store: the bucket.
-        uuid: of the stream.
-        partitions: their numbers; those of which the bucket has nothing are passed over.
-        hold_s: for how long, unless renewed.
-        new_id: gives a new unique id.
-        now_ns: the time, ns since the epoch.
+        store: The bucket.
+        uuid: UUID of the stream.
+        partitions: Numbers of the partitions; those of which the bucket has nothing are passed over.
+        hold_s: Time for which the pin holds, unless renewed, seconds.
+        new_id: Gives a new unique id.
+        now_ns: The time, ns since the epoch.
 
     Attributes:
-        cold: what is held, by partition.
+        cold: What is held, by partition.
 
     Raises:
         TierError: something in the bucket can not be read or written; then nothing is held.

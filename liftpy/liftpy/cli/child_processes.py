@@ -34,13 +34,13 @@ class NodeProcess:
     """One process.
 
     Args:
-        node_id: for messages.
-        command: a `liftpy server --json`, with its flags.
-        environment: of the process.
+        node_id: Node id for messages.
+        command: A `liftpy server --json`, with its flags.
+        environment: Environment of the process.
         log: What it says is appended there; None: `log_lines` has it, and must be read.
 
     Attributes:
-        ready: what the node said when it was up; empty before.
+        ready: What the node said when it was up; empty before.
     """
 
     def __init__(self, node_id: str, command: Sequence[str], environment: Mapping[str, str], log: Path | None) -> None:

@@ -27,9 +27,9 @@ async def watch_tables(
     """Show what there is until told to stop; what keeps it from being new is said below it.
 
     Args:
-        look: finds out what there is.
-        stop: ends it.
-        notes: further lines to show below.
+        look: Finds out what there is.
+        stop: Ends it.
+        notes: Further lines to show below.
 
     Raises:
         LiftError: looking fails the first time.

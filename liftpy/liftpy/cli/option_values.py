@@ -20,9 +20,9 @@ def bytes_of(option: str, text: str, *, as_json: bool) -> int:
     """The size that an option says; a mistake ends the command.
 
     Args:
-        option: as it is written.
-        text: what it says.
-        as_json: how errors are told.
+        option: Option, as it is written.
+        text: What it says.
+        as_json: How errors are told.
     """
     return _parsed(parse_bytes, option, text, as_json=as_json)
 

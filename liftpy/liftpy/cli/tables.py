@@ -29,9 +29,9 @@ class Column(NamedTuple):
     """One column.
 
     Attributes:
-        name: its head.
-        right: it holds numbers.
-        from_width: the narrowest terminal, in characters, that shows it.
+        name: Head of the column.
+        right: Whether it holds numbers.
+        from_width: The narrowest terminal, in characters, that shows it.
     """
 
     name: str
@@ -73,10 +73,10 @@ def make_table(title: str, columns: Iterable[Column], rows: Iterable[dict[str, s
     """Make a table of what fits. Outside of a terminal all columns fit.
 
     Args:
-        title: stands above.
-        columns: of which those are shown for which there is room; names in the first one are never broken.
-        rows: cells, as markup, by the name of the column.
-        width: of the terminal.
+        title: Stands above.
+        columns: Columns, of which those are shown for which there is room; names in the first one are never broken.
+        rows: Cells, as markup, by the name of the column.
+        width: Width of the terminal.
     """
     table = _Table(title=title, box=box.ROUNDED, title_style="bold")
     wanted = list(columns)

@@ -34,8 +34,8 @@ class Tiered(NamedTuple):
     """A stream of which the bucket has everything.
 
     Attributes:
-        local_start: the first offset on its leader's disk; what is below is in the bucket alone.
-        stored_bytes: of its objects in the bucket.
+        local_start: The first offset on its leader's disk; what is below is in the bucket alone.
+        stored_bytes: Size of its objects in the bucket, bytes.
     """
 
     local_start: int

@@ -30,7 +30,7 @@ class Record(NamedTuple):
     """A record as it was read.
 
     Attributes:
-        number: the message id that it was published with, which is the number of its flight.
+        number: The message id that it was published with, which is the number of its flight.
     """
 
     offset: int
@@ -67,12 +67,12 @@ def check_records(
     """Compare all records of a stream with what was published.
 
     Args:
-        stream: for messages.
-        records: in the order of reading.
-        flights: all of them.
-        expected: numbers of the flights that belong to the stream.
-        acked_at: the offset that the ack of a flight gave, by its number.
-        sent_again: numbers of the flights that were sent more than once.
+        stream: Stream for messages.
+        records: Records in the order of reading.
+        flights: All of them.
+        expected: Numbers of the flights that belong to the stream.
+        acked_at: The offset that the ack of a flight gave, by its number.
+        sent_again: Numbers of the flights that were sent more than once.
 
     Returns:
         How many records are `lost`, `doubled`, `changed`, `strange`, `out of order` and `misplaced`: 0 of each. And how

@@ -30,12 +30,12 @@ class DemoCluster:
     """A running nats-server, and nodes that can be killed.
 
     Attributes:
-        url: of the nats-server.
-        bucket: url of the bucket; None without one.
-        endpoint: where S3 is spoken; None without a bucket.
-        home: a directory for what processes keep; of files in it, `*.log` are kept when something goes wrong.
-        environment: of processes, with the credentials of the bucket.
-        nodes: by their names.
+        url: URL of the nats-server.
+        bucket: URL of the bucket; None without one.
+        endpoint: Where S3 is spoken; None without a bucket.
+        home: A directory for what processes keep; of files in it, `*.log` are kept when something goes wrong.
+        environment: Environment of processes, with the credentials of the bucket.
+        nodes: Nodes by their names.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ async def open_cluster(nodes: int, tell: Callable[[str], None], *, s3: bool = Fa
     """A nats-server and nodes that are not started yet. All is gone afterwards, but for the logs when it went wrong.
 
     Args:
-        nodes: how many; one alone is no cluster.
-        tell: is told where the logs are kept.
-        s3: with an S3 server and a bucket.
+        nodes: How many; one alone is no cluster.
+        tell: Is told where the logs are kept.
+        s3: S3 server and its bucket.
 
     Raises:
         LiftError: the nats-server, or the S3 server, cannot be run.

@@ -38,11 +38,11 @@ def check_pipeline(
     """See that all was read, nothing came too late, all agree to the row, and the sums are those of the flights.
 
     Args:
-        streaming: what the streaming job reported.
-        batch: what the batch job reported.
-        flights: all of them.
-        records: how many there are.
-        stored: how many records the stream of results has.
+        streaming: What the streaming job reported.
+        batch: What the batch job reported.
+        flights: All of them.
+        records: How many there are.
+        stored: How many records the stream of results has.
 
     Raises:
         CheckFailedError: something is otherwise.

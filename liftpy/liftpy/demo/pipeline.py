@@ -49,8 +49,8 @@ class Pipeline(NamedTuple):
     """What to run.
 
     Attributes:
-        directory: where `streaming.py` and `batch.py` are.
-        picture: the PNG that is made.
+        directory: Where `streaming.py` and `batch.py` are.
+        picture: The PNG that is made.
     """
 
     directory: Path
@@ -63,11 +63,11 @@ async def run_pipeline(
     """Read the flights with the streaming job, compute all again with the batch job, and check both.
 
     Args:
-        pipeline: what to run.
-        lift: a connection.
-        cluster: with a bucket, and the stream of flights.
-        flights: all that the stream holds.
-        view: shows it.
+        pipeline: What to run.
+        lift: A connection.
+        cluster: Cluster with a bucket, and the stream of flights.
+        flights: All that the stream holds.
+        view: Shows it.
 
     Returns:
         `streaming` and `batch`, as the programs reported, with `took_s` in seconds, and `picture`; or `skipped`, which

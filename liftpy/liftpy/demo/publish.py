@@ -48,20 +48,20 @@ class AckedPublisher:
     """Publishes flights until every stream that stores one has acknowledged it.
 
     Args:
-        nats: an open connection.
-        flights: what to publish.
-        streams_of: names of the streams that store a subject.
-        on_progress: called now and then with the number of flights that are acknowledged by all of them.
+        nats: An open connection.
+        flights: What to publish.
+        streams_of: Names of the streams that store a subject.
+        on_progress: Called now and then with the number of flights that are acknowledged by all of them.
 
     Attributes:
-        acked: flights that all of their streams have acknowledged.
-        resent: how often a message was sent again.
-        stored_again: flights that were stored when they were sent again.
-        known: flights that were sent again, and that a stream had already.
-        sent_again: numbers of the flights that were sent again.
-        offsets: by stream and number of the flight, where the ack says that it is.
-        acks: acks by term.
-        first_ack_at: monotonic time of the first ack of a term, in seconds.
+        acked: Flights that all of their streams have acknowledged.
+        resent: How often a message was sent again.
+        stored_again: Flights that were stored when they were sent again.
+        known: Flights that were sent again, and that a stream had already.
+        sent_again: Numbers of the flights that were sent again.
+        offsets: Offsets by stream and number of the flight, where the ack says that it is.
+        acks: Acks by term.
+        first_ack_at: Monotonic time of the first ack of a term, in seconds.
     """
 
     def __init__(

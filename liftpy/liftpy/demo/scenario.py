@@ -49,26 +49,26 @@ class DemoReport:
     """What happened.
 
     Attributes:
-        flights: messages published, each with an ack of every stream that stores it.
-        publish_s: from the first message to the last ack, in seconds.
-        killed: the node that led the stream of all flights.
-        killed_after: flights that were acknowledged until then.
-        leader_after: the node that led it then.
-        next_ack_s: from the kill to the next ack of that stream, in seconds.
-        restart_s: from starting the node again until it was up, in seconds.
-        in_sync_s: from starting the node again until all of its copies were in sync, in seconds.
-        first_sending: flights that were stored when they were sent for the first time.
-        stored_again: flights that were stored when they were sent again.
-        duplicates: flights that were sent again, and were there already.
-        resent: how often a message was sent again.
-        lost, doubled: flights missing in a stream, or there twice.
-        late: flights that stand behind later ones of their subject in the stream of all, since they were sent again.
-        acks: how many acks each leader sent, by stream, in the order of the leaders.
-        streams: what was replayed.
-        bucket: url of the bucket; "" without one.
-        tiered_s: from the last ack until the bucket had everything and the disks had let go of it, in seconds.
-        bucket_requests: how many requests to the bucket that took in all.
-        pipeline: what the pipeline on Spark gave, as `run_pipeline` says; empty where none was asked for.
+        flights: Messages published, each with an ack of every stream that stores it.
+        publish_s: Time from the first message to the last ack, seconds.
+        killed: The node that led the stream of all flights.
+        killed_after: Flights that were acknowledged until then.
+        leader_after: The node that led it then.
+        next_ack_s: Time from the kill to the next ack of that stream, seconds.
+        restart_s: Time from starting the node again until it was up, seconds.
+        in_sync_s: Time from starting the node again until all of its copies were in sync, seconds.
+        first_sending: Flights that were stored when they were sent for the first time.
+        stored_again: Flights that were stored when they were sent again.
+        duplicates: Flights that were sent again, and were there already.
+        resent: How often a message was sent again.
+        lost, doubled: Flights missing in a stream, or there twice.
+        late: Flights that stand behind later ones of their subject in the stream of all, since they were sent again.
+        acks: How many acks each leader sent, by stream, in the order of the leaders.
+        streams: What was replayed.
+        bucket: URL of the bucket; "" without one.
+        tiered_s: Time from the last ack until the bucket had everything and the disks had let go of it, seconds.
+        bucket_requests: How many requests to the bucket that took in all.
+        pipeline: What the pipeline on Spark gave, as `run_pipeline` says; empty where none was asked for.
     """
 
     nodes: int
@@ -99,10 +99,10 @@ async def run_demo(view: DemoView, nodes: int = 3, *, s3: bool = False, pipeline
     """Run the demonstration.
 
     Args:
-        view: shows it.
-        nodes: how many; one is no cluster, and is killed all the same.
-        s3: with a bucket, from which the replay comes.
-        pipeline: what is run on the flights then; it needs the bucket.
+        view: Shows it.
+        nodes: How many; one is no cluster, and is killed all the same.
+        s3: S3 server with a bucket, from which the replay comes.
+        pipeline: What is run on the flights then; it needs the bucket.
 
     Raises:
         CheckFailedError: a record is missing, there twice, changed, or not in its place; or the pipeline gave what the

@@ -36,7 +36,7 @@ class DemoView:
     """What the demonstration tells of itself. This one remembers it, and shows nothing.
 
     Attributes:
-        events: what happened, with the seconds since the beginning.
+        events: What happened, with the seconds since the beginning.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,8 @@ class DemoView:
         """Something begins.
 
         Args:
-            title: what.
-            total: how many there are of it, where that is known.
+            title: Title of the work.
+            total: How many there are of it, where that is known.
         """
 
     def done(self, count: int) -> None:
@@ -77,7 +77,7 @@ class PlainView(DemoView):
     """Lines, for logs.
 
     Args:
-        console: where they go.
+        console: Where they go.
     """
 
     def __init__(self, console: Console) -> None:
@@ -109,7 +109,7 @@ class LiveView(DemoView):
     """A picture of the nodes, the progress, and what happened.
 
     Args:
-        console: a terminal.
+        console: A terminal.
     """
 
     def __init__(self, console: Console) -> None:

@@ -24,8 +24,8 @@ class Copy(NamedTuple):
 
     Attributes:
         role: `leader`, `in sync` or `behind`.
-        log_end: offset after its last durable record; None while nobody knows.
-        lag: how many records it lacks; None while nobody knows.
+        log_end: Offset after its last durable record; None while nobody knows.
+        lag: How many records it lacks; None while nobody knows.
     """
 
     role: str
@@ -37,10 +37,10 @@ class Seen(NamedTuple):
     """One stream, as it was last seen.
 
     Attributes:
-        leader: the node that leads it; None while nobody does.
-        epoch: counts its leaders.
-        is_whole: it has a leader, and all replicas are in sync.
-        copies: by node.
+        leader: The node that leads it; None while nobody does.
+        epoch: Counts its leaders.
+        is_whole: Whether it has a leader, and all replicas are in sync.
+        copies: Copies, by node.
     """
 
     leader: str | None
@@ -70,11 +70,11 @@ class Watch:
     """Asks for all streams some times a second, and hands on what it hears.
 
     Args:
-        lift: whom to ask.
-        on_seen: is called with all streams, by name; with none while no node answers.
+        lift: Whom to ask.
+        on_seen: Is called with all streams, by name; with none while no node answers.
 
     Attributes:
-        leaders: who led a stream, by its name and the epoch.
+        leaders: Nodes that led a stream, by its name and the epoch.
     """
 
     def __init__(self, lift: Lift, on_seen: Callable[[dict[str, Seen]], None]) -> None:
@@ -108,8 +108,8 @@ class Watch:
         """Ask until the streams are as they should be.
 
         Args:
-            what: for the message.
-            is_so: whether they are.
+            what: Name for the message.
+            is_so: Whether they are.
 
         Returns:
             The streams, by name.

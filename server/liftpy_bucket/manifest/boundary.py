@@ -41,7 +41,7 @@ def read_boundary(store: ObjectStore, directory: str) -> int:
     """The boundary of a directory; objects created while the manifest had a lower version may be gone.
 
     Args:
-        store: where it is.
+        store: Where it is.
         directory: Directory of a partition (`PartitionPath.directory`) or of a node's sets, with a slash behind it.
 
     Raises:
@@ -55,10 +55,10 @@ def check(store: ObjectStore, directory: str, key: str, born: int) -> None:
     """Make sure that an object may still be named, see the module.
 
     Args:
-        store: where it is.
-        directory: as of `read_boundary`.
+        store: Where it is.
+        directory: Directory, as in `read_boundary`.
         key: Key of the object.
-        born: version of the manifest that the writer knew when it began to create the object; 0 when there was none.
+        born: Version of the manifest that the writer knew when it began to create the object; 0 when there was none.
 
     Raises:
         OvertakenError: it may have been collected; write it anew, by another name.

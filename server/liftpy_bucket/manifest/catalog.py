@@ -30,11 +30,11 @@ class CatalogStream:
     """A stream, as the catalog has it.
 
     Attributes:
-        name: under which users know it.
-        config: its settings, as plain JSON.
-        partitions: how many it has.
-        created_ns: when it was created, ns since the epoch.
-        deleted_ns: when it was deleted; None while it is there.
+        name: Name under which users know the stream.
+        config: Settings of the stream, as plain JSON.
+        partitions: How many it has.
+        created_ns: When it was created, ns since the epoch.
+        deleted_ns: When it was deleted; None while it is there.
     """
 
     name: str
@@ -49,10 +49,10 @@ class Catalog:
     """Which streams there are in a bucket.
 
     Attributes:
-        cluster_id: whose bucket this is.
-        version: grows by one with every commit.
-        generation: how many clusters owned it before; a restore takes it over with the next one.
-        streams: by uuid, 32 hexadecimal digits.
+        cluster_id: Cluster that the bucket belongs to.
+        version: Grows by one with every commit.
+        generation: How many clusters owned it before; a restore takes it over with the next one.
+        streams: Streams by uuid, 32 hexadecimal digits.
     """
 
     cluster_id: str
@@ -66,7 +66,7 @@ class LoadedCatalog(NamedTuple):
 
     Attributes:
         catalog: The catalog.
-        etag: that names this version of it.
+        etag: ETag that names this version of it.
     """
 
     catalog: Catalog
@@ -132,7 +132,7 @@ class CatalogFile:
 
     Args:
         store: Object store.
-        new_id: gives ids of attempts: each call another one, never given before by anybody.
+        new_id: Gives ids of attempts: each call another one, never given before by anybody.
     """
 
     def __init__(self, store: ObjectStore, *, new_id: Callable[[], str]) -> None:
@@ -156,8 +156,8 @@ class CatalogFile:
         """Write a catalog over the one that was read.
 
         Args:
-            loaded: what was read before; None where there was none.
-            catalog: the next version.
+            loaded: What was read before; None where there was none.
+            catalog: The next version.
 
         Raises:
             OvertakenError: another writer was first, or wrote at the same time: look again.

@@ -30,10 +30,10 @@ class Document(NamedTuple):
     """A document as it was read or written.
 
     Attributes:
-        fields: what it says, still to be checked field by field.
+        fields: What it says, still to be checked field by field.
         id: Id of the write.
-        etag: witness for the next swap.
-        modified_ns: when it was written, by the clock of the store, ns since the epoch.
+        etag: Witness for the next swap.
+        modified_ns: When it was written, by the clock of the store, ns since the epoch.
     """
 
     fields: Fields
@@ -46,9 +46,9 @@ def load_document(store: ObjectStore, key: str, names: Collection[str]) -> Docum
     """Read a document; None when there is none.
 
     Args:
-        store: where it is.
+        store: Where it is.
         key: Key of the object.
-        names: the fields that it must have, without `format` and `id`.
+        names: The fields that it must have, without `format` and `id`.
 
     Raises:
         ManifestCorruptError: it is not such a document.

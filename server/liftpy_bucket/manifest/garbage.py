@@ -36,11 +36,11 @@ class Garbage:
 
     Attributes:
         root_version: Version of the root that it was computed from; 0: no collection is in progress.
-        start: where the root is to begin after it.
+        start: Where the root is to begin after it.
         setsum: Setsum of the records that the root will not name any more.
         keys: Keys of the objects to be deleted, below the directory of the partition; at most KEYS_MAX.
-        etag: witness for the next swap; "" when there was no GARBAGE.
-        modified_ns: when it was written, by the clock of the store.
+        etag: Witness for the next swap; "" when there was no GARBAGE.
+        modified_ns: When it was written, by the clock of the store.
     """
 
     root_version: int = 0
@@ -100,8 +100,8 @@ def check_balance(key: str, old: Root, change: Change) -> Setsum:
 
     Args:
         key: Key of the root.
-        old: as it was read.
-        change: what is to be committed over it.
+        old: Content as it was read.
+        change: What is to be committed over it.
 
     Returns:
         the sum of the records that go.

@@ -48,8 +48,8 @@ def _is_checked(key: str, body: bytes) -> bool:
     """Whether a manifest ends with a checksum, which then is right.
 
     Args:
-        key: of the manifest.
-        body: its bytes.
+        key: Key of the manifest.
+        body: Bytes of the manifest.
 
     Raises:
         ManifestCorruptError: it ends with a wrong one.
@@ -78,8 +78,8 @@ def encode(key: str, plain: Mapping[str, Any]) -> bytes:
     """The bytes of a manifest.
 
     Args:
-        key: where it is to be written.
-        plain: its fields but `format`; at least one.
+        key: Where it is to be written.
+        plain: Fields of the manifest but `format`; at least one.
 
     Raises:
         TierError: it has more bytes than a reader would take.
@@ -121,10 +121,10 @@ class Row:
     """A list of values that is being read, by position.
 
     Args:
-        key: of the manifest.
-        where: the list within it, for messages.
-        value: what stands there.
-        length: how many values it must have.
+        key: Key of the manifest.
+        where: The list within it, for messages.
+        value: What stands there.
+        length: How many values it must have.
     """
 
     __slots__ = ("_key", "_values", "_where")
@@ -209,11 +209,11 @@ class Fields(Row):
     """An object that is being read, by the names of its fields.
 
     Args:
-        key: of the manifest.
-        where: the object within it, for messages.
-        value: what stands there.
-        names: the fields that it must have.
-        optional: fields that it may have.
+        key: Key of the manifest.
+        where: The object within it, for messages.
+        value: What stands there.
+        names: The fields that it must have.
+        optional: Fields that it may have.
     """
 
     __slots__ = ()
@@ -247,11 +247,12 @@ class Fields(Row):
         """Begin to read a manifest.
 
         Args:
-            key: of the manifest.
-            body: its bytes.
-            names: the fields that it must have, without `format` and the checksum.
-            optional: fields that it may have.
-            is_named_by_digest: it has no checksum; who reads it has compared its name with the digest of its bytes.
+            key: Key of the manifest.
+            body: Bytes of the manifest.
+            names: The fields that it must have, without `format` and the checksum.
+            optional: Fields that it may have.
+            is_named_by_digest: Whether it has no checksum; who reads it has compared its name with the digest of its
+                bytes.
 
         Raises:
             ManifestCorruptError: its checksum is wrong, it is not JSON, too long, too old, or has other fields.

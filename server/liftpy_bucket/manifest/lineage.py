@@ -45,11 +45,11 @@ def check_lineage(
     """Check that the histories of bucket and log agree on [start, end), as far as both know it.
 
     Args:
-        what: of what, for the message.
-        bucket: what the bucket says.
-        log: what the leader's log says.
-        start: the first offset that both may know.
-        end: the offset after the last one.
+        what: Name of what is checked, for the message.
+        bucket: What the bucket says.
+        log: What the leader's log says.
+        start: The first offset that both may know.
+        end: The offset after the last one.
 
     Raises:
         LineageError: they do not; says from which offset on.

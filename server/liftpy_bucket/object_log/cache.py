@@ -22,8 +22,8 @@ class ObjectCache:
             kept.
 
     Attributes:
-        hits: calls that were answered without loading, or by someone else's loading.
-        misses: calls that loaded.
+        hits: Calls that were answered without loading, or by someone else's loading.
+        misses: Calls that loaded.
     """
 
     def __init__(self, bytes_max: int) -> None:

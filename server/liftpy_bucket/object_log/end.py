@@ -16,9 +16,9 @@ def find_last(exists: Callable[[int], bool], floor: int, hint: int) -> int | Non
     Asks 2 * log2(distance between hint and last) times, a few more or less.
 
     Args:
-        exists: whether a number does.
-        floor: the first one that can.
-        hint: where to begin; anything.
+        exists: Whether a number does.
+        floor: The first one that can.
+        hint: Where to begin; anything.
     """
     at = max(hint, floor)
     step = 1

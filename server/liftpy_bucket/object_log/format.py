@@ -63,12 +63,12 @@ class ObjectHead(NamedTuple):
     """What stands at the beginning, but for the names.
 
     Attributes:
-        number: of the object.
-        first: sequence of its first record.
-        records: how many it has.
-        index_at: where the index begins, bytes.
-        writer_bytes: length of the writer's name.
-        nonce_bytes: length of the nonce.
+        number: Number of the object.
+        first: Sequence of its first record.
+        records: How many it has.
+        index_at: Where the index begins, bytes.
+        writer_bytes: Length of the writer's name.
+        nonce_bytes: Length of the nonce.
         names_crc: CRC-32C of both.
     """
 
@@ -145,9 +145,9 @@ def decode_object(data: bytes, key: str, number: int) -> LogObject:
     """A whole object, with every sum checked.
 
     Args:
-        data: all of it.
-        key: for messages.
-        number: that its key says.
+        data: All of it.
+        key: Key for messages.
+        number: Number that its key says.
 
     Raises:
         ObjectCorruptError: a byte is not as it was written, or the object is another one.

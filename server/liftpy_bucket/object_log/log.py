@@ -51,8 +51,8 @@ class Record(NamedTuple):
     """One record.
 
     Attributes:
-        sequence: its number.
-        data: its bytes.
+        sequence: Number of the record.
+        data: Bytes of the record.
     """
 
     sequence: int
@@ -79,12 +79,12 @@ class ObjectLog:
     """An append-only log of records in an object store.
 
     Args:
-        store: where it is.
-        prefix: what its keys begin with; nothing else may be there.
-        writer: a name by which another writer is told of us.
-        shared: several processes append: where another was first, an append goes behind it instead of failing.
-        new_id: gives a text that was never used before.
-        cache_bytes: of objects that are kept in memory.
+        store: Where it is.
+        prefix: What its keys begin with; nothing else may be there.
+        writer: A name by which another writer is told of us.
+        shared: Several processes append: where another was first, an append goes behind it instead of failing.
+        new_id: Gives a text that was never used before.
+        cache_bytes: Size of the objects that are kept in memory, bytes.
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class ObjectLog:
         """Sequence behind the last record, with some 2 * log2(distance from where we knew it to be) requests.
 
         Args:
-            hint: about where the end is, for example where it was at another time.
+            hint: About where the end is, for example where it was at another time.
         """
         return self._find_end(hint)[1]
 

@@ -93,9 +93,9 @@ class LogObjects:
         """Number and first sequence of the next object, or None where the first one is missing.
 
         Args:
-            floor: number of the first object.
-            floor_first: sequence of its first record.
-            hint: the number of an object near the end, at least where records are appended one by one.
+            floor: Number of the first object.
+            floor_first: Sequence of its first record.
+            hint: The number of an object near the end, at least where records are appended one by one.
         """
         last = find_last(self._exists, floor, self._last_known or hint)
         if last is None:

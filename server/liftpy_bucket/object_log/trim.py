@@ -32,7 +32,7 @@ class Trim(NamedTuple):
 
     Attributes:
         number: Number of the first object.
-        first: sequence of its first record.
+        first: Sequence of its first record.
         sequence: Sequence of the first record that was not trimmed; it may lie inside the object, or behind it.
     """
 

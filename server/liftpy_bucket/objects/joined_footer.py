@@ -43,8 +43,8 @@ class JoinedFooter:
         """Take the footer of the next file.
 
         Args:
-            footer: without the length and the magic behind it.
-            start: where the file begins in the object.
+            footer: Footer without the length and the magic behind it.
+            start: Where the file begins in the object.
         """
         if not self._whole:
             reader = ThriftReader(footer)
@@ -68,7 +68,7 @@ class JoinedFooter:
         """The footer of all, with its length and the magic.
 
         Args:
-            metadata: its keys and values.
+            metadata: Keys and values of the metadata.
         """
         pairs = [{1: (BINARY, name.encode()), 2: (BINARY, value.encode())} for name, value in metadata.items()]
         whole = {

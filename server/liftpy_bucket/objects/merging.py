@@ -31,7 +31,7 @@ class Source(NamedTuple):
 
     Attributes:
         key: Key of the object that it is read from.
-        rows: its rows.
+        rows: Rows of the source.
         setsum: Setsum of its rows, as a manifest says; None where only a part of what a manifest names is taken.
     """
 
@@ -57,8 +57,8 @@ def member_source(reader: ObjectReader, member: SetMember, start: int, end: int)
     Args:
         reader: Reader of the member.
         member: The member.
-        start: the first offset that counts.
-        end: the offset after the last one that does.
+        start: The first offset that counts.
+        end: The offset after the last one that does.
 
     Raises:
         ObjectCorruptError: the object does not hold what the member says.
@@ -83,13 +83,13 @@ def merge(
     """Write one fragment of the records of several objects of a partition.
 
     Args:
-        sources: ascending by offset. They are taken one after the other, so they may be made while they are.
-        sink: what is written to, a file for example; it stays open.
+        sources: Ascending by offset. They are taken one after the other, so they may be made while they are.
+        sink: What is written to, a file for example; it stays open.
         path: Path of the partition.
         nonce: Nonce of this attempt.
-        keeps_replies: whether there is a column `reply`.
-        row_group_bytes: about how large a row group is, before compression.
-        cleaned_ns: see `liftpy_bucket.upkeep.compaction`.
+        keeps_replies: Whether there is a column `reply`.
+        row_group_bytes: About how large a row group is, before compression.
+        cleaned_ns: See `liftpy_bucket.upkeep.compaction`.
 
     Raises:
         ManifestCorruptError: an object's records do not give the sum that its manifest says.
@@ -143,12 +143,12 @@ def merge_fragments(
     It counts as cleaned when all with tombstones do, since the latest time that any of them does.
 
     Args:
-        store: where they are.
+        store: Where they are.
         path: Path of the partition.
-        pointers: in its root, ascending; at least one.
-        sink: as for `merge`.
+        pointers: Pointers to the objects in their root, ascending; at least one.
+        sink: Sink, as for `merge`.
         nonce: Nonce of this attempt.
-        row_group_bytes: about how large a row group is, before compression.
+        row_group_bytes: About how large a row group is, before compression.
 
     Raises:
         ManifestCorruptError, ObjectCorruptError, StoreError, OSError: as `merge`.

@@ -40,8 +40,8 @@ class ColumnSize(NamedTuple):
     """What the pages of a column of a row group say.
 
     Attributes:
-        plain: bytes of all pages, decompressed.
-        dictionary: bytes of the dictionary, decompressed; no value of it is longer.
+        plain: Bytes of all pages, decompressed.
+        dictionary: Bytes of the dictionary, decompressed; no value of it is longer.
     """
 
     plain: int
@@ -52,8 +52,8 @@ def measure_column(content: memoryview, rows: int) -> ColumnSize:
     """Read the page headers of a column of a row group.
 
     Args:
-        content: all bytes of it.
-        rows: how many the row group has.
+        content: All bytes of it.
+        rows: How many the row group has.
 
     Raises:
         ValueError, IndexError: these are not pages that we would write, or they would take too much memory.

@@ -148,13 +148,13 @@ class ParquetObject:
     """Writes one such file.
 
     Args:
-        sink: what is written to, from its present position on; it stays open.
-        schema: of the file.
-        is_alike: what the first row group is like, the others are: its values tell whether all are compressed.
+        sink: What is written to, from its present position on; it stays open.
+        schema: Schema of the file.
+        is_alike: What the first row group is like, the others are: its values tell whether all are compressed.
 
     Attributes:
         digests: SHA-256 of the row groups that were written, hexadecimal.
-        footer: without the length and the magic behind it; b"" while there is none.
+        footer: Footer without the length and the magic behind it; b"" while there is none.
     """
 
     def __init__(self, sink: ByteSink, schema: pa.Schema, *, is_alike: bool) -> None:
@@ -184,7 +184,7 @@ class ParquetObject:
         """Write the footer.
 
         Args:
-            metadata: what stands in it besides.
+            metadata: What stands in it besides.
 
         Returns:
             What must be known to read it.
@@ -226,9 +226,9 @@ def write_footer(sink: ByteSink, footer: bytes, at: int) -> Extent:
     """Write a footer and the checksum in front of it.
 
     Args:
-        sink: what is written to.
-        footer: with the length and the magic.
-        at: how many bytes of the file were written.
+        sink: What is written to.
+        footer: Footer with the length and the magic.
+        at: How many bytes of the file were written.
 
     Returns:
         What must be known to read the file.

@@ -15,10 +15,10 @@ class Extent(NamedTuple):
     """What must be known of a Parquet file in the bucket to read it, and to know that it is the one that was written.
 
     Attributes:
-        size: bytes of it.
-        footer: position of its footer (the metadata, the length and the magic behind it).
+        size: Bytes of it.
+        footer: Position of its footer (the metadata, the length and the magic behind it).
         digest: SHA-256 of the footer, hexadecimal; the footer has those of the row groups. "": not known.
-        start: where it begins in an object that several share; None where the object is this file.
+        start: Where it begins in an object that several share; None where the object is this file.
     """
 
     size: int
@@ -35,15 +35,15 @@ class StreamObjectPointer:
         name: `<base:020d>-<epoch>-<nonce>.parquet`.
         home: `<uuid>/<partition>` of the partition in whose directory it lies, where that is another one (a fork);
             otherwise "".
-        base: the first offset it answers for.
-        end: the offset after the last one it answers for. Not every offset between need have a record any more.
-        records: how many it holds.
-        size: bytes of the object.
-        footer: as of an extent.
-        digest: as of an extent.
-        first_timestamp: of its first record, ns; of an empty one that of the record that was there.
-        last_timestamp: of its last record, ns.
-        setsum: of its records.
+        base: The first offset it answers for.
+        end: The offset after the last one it answers for. Not every offset between need have a record any more.
+        records: How many it holds.
+        size: Bytes of the object.
+        footer: Where the footer begins, as in `Extent`.
+        digest: Digest of the footer, as in `Extent`.
+        first_timestamp: Time of the first record, ns; of an empty object, that of the record that was there.
+        last_timestamp: Time of the last record, ns.
+        setsum: Setsum of its records.
     """
 
     name: str
@@ -70,16 +70,16 @@ class SnapshotPointer:
 
     Attributes:
         digest: SHA-256 of its bytes, hexadecimal; its name.
-        home: as of a fragment.
+        home: Home, as of a stream object.
         depth: 1 where it lists fragments; otherwise one more than the snapshots it lists.
-        base: the first offset below it.
-        end: the offset after the last one.
-        records: how many are below it.
-        size: bytes of all fragments below it.
-        fragments: how many are below it.
-        first_timestamp: of the first record below it, ns.
-        last_timestamp: of the last one, ns.
-        setsum: of all records below it.
+        base: The first offset below it.
+        end: The offset after the last one.
+        records: How many are below it.
+        size: Bytes of all fragments below it.
+        fragments: How many are below it.
+        first_timestamp: Time of the first record below it, ns.
+        last_timestamp: Time of the last record below it, ns.
+        setsum: Setsum of all records below it.
     """
 
     digest: str
@@ -100,17 +100,17 @@ class SetMember:
     """One partition's share of a stream-set object: a Parquet file within it.
 
     Attributes:
-        uuid: of the stream, 32 hexadecimal digits.
-        partition: its number.
-        tier_epoch: leader epoch of the leader that uploaded it; `resolving` says what that decides.
-        base: as of a fragment.
-        end: as of a fragment.
-        records: how many it holds.
-        extent: where it lies in the object, and what must be known to read it.
+        uuid: UUID of the stream, 32 hexadecimal digits.
+        partition: Number of the partition.
+        tier_epoch: Leader epoch of the leader that uploaded it; `resolving` says what that decides.
+        base: First offset, as of a stream object.
+        end: Offset after the last one, as of a stream object.
+        records: How many it holds.
+        extent: Where it lies in the object, and what must be known to read it.
         epochs: (leader epoch, first offset of it) of its records, the first at `base` where that is known.
-        first_timestamp: as of a fragment.
-        last_timestamp: as of a fragment.
-        setsum: of its records.
+        first_timestamp: Time of the first record, as of a stream object.
+        last_timestamp: Time of the last record, as of a stream object.
+        setsum: Setsum of its records.
     """
 
     uuid: str
@@ -132,10 +132,11 @@ class SetObjectPointer:
 
     Attributes:
         name: `<sequence:020d>-<nonce>.parquet`.
-        size: bytes of the object.
-        footer: of the footer of all members together; as of an extent.
-        digest: of that; as of an extent.
-        members: whose records it holds; of those that a page has, where it was read from one; never empty.
+        size: Bytes of the object.
+        footer: Where the footer of all members together begins, as in `Extent`.
+        digest: Digest of that footer, as in `Extent`.
+        members: Members whose records the object holds: those that a page has, where the pointer was read from a page;
+            never empty.
     """
 
     name: str
@@ -155,15 +156,15 @@ class SetObject:
     """A stream-set object as a set manifest lists it; its members stand in pages.
 
     Attributes:
-        name: as of a `SetObjectPointer`.
-        size: as of a `SetObjectPointer`.
-        footer: as of a `SetObjectPointer`.
-        digest: as of a `SetObjectPointer`.
-        members: how many it has.
-        records: of all members.
-        first: the least slot of a member (`layout.slot_of`).
-        last: the greatest one.
-        setsum: of all members.
+        name: Name, as in `SetObjectPointer`.
+        size: Size, as in `SetObjectPointer`.
+        footer: Where the footer begins, as in `SetObjectPointer`.
+        digest: Digest of the footer, as in `SetObjectPointer`.
+        members: How many it has.
+        records: Number of records of all members.
+        first: The least slot of a member (`layout.slot_of`).
+        last: The greatest one.
+        setsum: Setsum of all members.
     """
 
     name: str

@@ -44,17 +44,17 @@ class RowGroup:
     """Some MiB of rows.
 
     Attributes:
-        index: of the row group in the object.
-        first: the offset of its first row.
-        last: the offset of its last row.
-        first_timestamp: the earliest in it, ns.
-        last_timestamp: the latest in it, ns.
-        start: the byte where it begins.
-        length: how many bytes it has.
-        records: how many rows.
+        index: Index of the row group in the object.
+        first: The offset of its first row.
+        last: The offset of its last row.
+        first_timestamp: The earliest in it, ns.
+        last_timestamp: The latest in it, ns.
+        start: The byte where it begins.
+        length: How many bytes it has.
+        records: How many rows.
         digest: SHA-256 of its bytes, hexadecimal.
-        stream: whose rows these are, in a stream-set object; otherwise "".
-        partition: whose rows these are.
+        stream: UUID of the stream whose rows these are, in a stream-set object; otherwise "".
+        partition: Number of the partition whose rows these are.
     """
 
     index: int
@@ -74,10 +74,10 @@ class Footer(NamedTuple):
     """A footer.
 
     Attributes:
-        parquet: the metadata as pyarrow has it.
-        about: what stands in it under names that begin with `liftpy.`.
-        row_groups: in the order of the file.
-        columns: positions of the columns, by name.
+        parquet: The metadata as pyarrow has it.
+        about: What stands in it under names that begin with `liftpy.`.
+        row_groups: Row groups in the order of the file.
+        columns: Positions of the columns, by name.
     """
 
     parquet: pq.FileMetaData
@@ -111,7 +111,7 @@ def parse_footer(content: bytes) -> Footer:
     """Read a footer.
 
     Args:
-        content: from the checksum in front of it to the end of the object.
+        content: Bytes from the checksum in front of the footer to the end of the object.
 
     Raises:
         BucketVersionError: a newer liftpy wrote it.
@@ -206,8 +206,8 @@ class Fetched(NamedTuple):
     """Bytes of an object that were fetched, and not looked at yet.
 
     Attributes:
-        start: position of the first one in the object.
-        content: the bytes.
+        start: Position of the first one in the object.
+        content: The bytes.
     """
 
     start: int
@@ -247,14 +247,14 @@ class ObjectReader:
     """Reads one object. Any number of threads may use it; keep it to keep its footer.
 
     Args:
-        store: where it is.
-        key: of the object.
-        extent: of it, as its manifest says.
+        store: Where it is.
+        key: Key of the object.
+        extent: Extent of the object, as its manifest says.
 
     Attributes:
-        key: of the object.
-        extent: of it.
-        is_read_whole: all of it comes with one request, and is kept.
+        key: Key of the object.
+        extent: Extent of the object.
+        is_read_whole: All of it comes with one request, and is kept.
     """
 
     def __init__(self, store: ObjectStore, key: str, extent: Extent) -> None:
@@ -305,8 +305,8 @@ class ObjectReader:
         """Indexes of the row groups that have offsets from `start` up to `end`. Raises as `metadata` does.
 
         Args:
-            start: the first offset that is wanted.
-            end: the offset after the last one.
+            start: The first offset that is wanted.
+            end: The offset after the last one.
         """
         return [group.index for group in self.row_groups if group.first < end and group.last >= start]
 
@@ -314,8 +314,8 @@ class ObjectReader:
         """Check that this is the object that a root means.
 
         Args:
-            path: of the root.
-            pointer: in it.
+            path: Path of the root.
+            pointer: Pointer to the object in that root.
 
         Raises:
             ObjectCorruptError: its footer says something else. Also as `metadata` does.
@@ -349,8 +349,8 @@ class ObjectReader:
         """The rows of one row group, with one request.
 
         Args:
-            index: of the row group.
-            columns: the only ones that are wanted; of them and what stands between them the bytes are fetched.
+            index: Index of the row group.
+            columns: The only ones that are wanted; of them and what stands between them the bytes are fetched.
 
         Raises:
             ObjectCorruptError: it is damaged. Also as `metadata` does.
@@ -361,8 +361,8 @@ class ObjectReader:
         """The rows of several row groups, with one request for those that are neighbours.
 
         Args:
-            indexes: of the row groups, ascending. All of them are in memory at once.
-            columns: as for `read`.
+            indexes: Indexes of the row groups, ascending. All of them are in memory at once.
+            columns: Columns, as for `read`.
 
         Raises:
             ObjectCorruptError: one is damaged. Also as `metadata` does.
@@ -381,9 +381,9 @@ class ObjectReader:
         """The rows with offsets from `start` up to `end`, one row group at a time, with one request each.
 
         Args:
-            start: the first offset that is wanted.
-            end: the offset after the last one.
-            columns: as for `read`; `offset` must be one of them.
+            start: The first offset that is wanted.
+            end: The offset after the last one.
+            columns: Columns, as for `read`; `offset` must be one of them.
 
         Raises:
             ObjectCorruptError: a row group is damaged. Also as `metadata` does.
@@ -397,7 +397,7 @@ class ObjectReader:
         """The bytes of row groups, with one request.
 
         Args:
-            indexes: of the row groups, each the neighbour of the one before it.
+            indexes: Indexes of the row groups, each the neighbour of the one before it.
 
         Raises:
             ObjectCorruptError: the object is too short. Also as `metadata` does.
@@ -410,9 +410,9 @@ class ObjectReader:
         """The rows of a row group whose bytes were fetched.
 
         Args:
-            fetched: the bytes, with others or without.
-            index: of the row group.
-            columns: the only ones that are wanted.
+            fetched: The bytes, with others or without.
+            index: Index of the row group.
+            columns: The only ones that are wanted.
 
         Raises:
             ObjectCorruptError: it is damaged. Also as `metadata` does.
@@ -502,10 +502,10 @@ def _in_steps(file: pq.ParquetFile, index: int, name: str, longest: int) -> pa.A
     """A column of a row group, decoded in steps, so that it is refused when it is too large and not when it is there.
 
     Args:
-        file: with the row group.
-        index: of the row group.
-        name: of the column.
-        longest: how long a value is at most, bytes.
+        file: File with the row group.
+        index: Index of the row group.
+        name: Name of the column.
+        longest: How long a value is at most, bytes.
 
     Raises:
         ValueError: it is too large.

@@ -42,7 +42,7 @@ class Setsum:
         """The sum of records.
 
         Args:
-            digests: their digests, one after the other.
+            digests: Digests of the records, one after the other.
         """
         columns = np.frombuffer(digests, dtype="<u4").reshape(-1, len(_PRIMES))
         return cls._of_columns(columns.sum(axis=0, dtype=np.uint64).tolist())

@@ -19,10 +19,10 @@ class RowsTally:
     """Counts rows of one partition, which ascend by offset, and whose leader epochs never fall.
 
     Attributes:
-        base: offset of the first one; 0 while there is none.
-        end: the offset after the last one; 0 while there is none.
+        base: Offset of the first one; 0 while there is none.
+        end: The offset after the last one; 0 while there is none.
         records: Number of records.
-        tombstones: how many of them have a key and no value.
+        tombstones: How many of them have a key and no value.
         first_timestamp: Time of the first one, ns; 0 while there is none.
         last_timestamp: Time of the last one, ns; 0 while there is none.
         setsum: Setsum of all.

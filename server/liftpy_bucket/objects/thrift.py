@@ -26,8 +26,8 @@ class ThriftList(NamedTuple):
     """A list.
 
     Attributes:
-        kind: type of all values.
-        values: they themselves.
+        kind: Type of all values.
+        values: They themselves.
     """
 
     kind: int
@@ -38,11 +38,11 @@ class ThriftReader:
     """Reads values one after the other.
 
     Args:
-        content: where they stand.
-        at: where the first one begins.
+        content: Where they stand.
+        at: Where the first one begins.
 
     Attributes:
-        at: where the next one begins.
+        at: Where the next one begins.
     """
 
     def __init__(self, content: bytes | memoryview, at: int = 0) -> None:

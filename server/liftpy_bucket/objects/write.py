@@ -36,15 +36,15 @@ class Written:
     """A written object: its size, records and checksums.
 
     Attributes:
-        base: offset of the first record; 0 where there is none.
-        end: the offset after the last record; 0 where there is none.
-        records: how many there are.
-        extent: what must be known to read the object.
+        base: Offset of the first record; 0 where there is none.
+        end: The offset after the last record; 0 where there is none.
+        records: How many there are.
+        extent: What must be known to read the object.
         first_timestamp: Time of the first record, ns; 0 where there is none.
         last_timestamp: Time of the last record, ns; 0 where there is none.
         setsum: Setsum of the records.
         epochs: (leader epoch, offset of its first record), oldest first.
-        tombstones: how many records have a key and no value.
+        tombstones: How many records have a key and no value.
     """
 
     base: int
@@ -62,8 +62,8 @@ class Written:
 
         Args:
             name: Name of the object.
-            base: the first offset it answers for, where that is not the first record's.
-            end: the offset after the last one it answers for, where that is not the one after the last record's.
+            base: The first offset it answers for, where that is not the first record's.
+            end: The offset after the last one it answers for, where that is not the one after the last record's.
         """
         return StreamObjectPointer(
             name=name,
@@ -88,8 +88,8 @@ class RowGroupCutter:
     """Collects rows until there are enough for a row group.
 
     Args:
-        target: where row groups are written.
-        row_group_bytes: about how large one is, before compression.
+        target: Where row groups are written.
+        row_group_bytes: About how large one is, before compression.
     """
 
     def __init__(self, target: ParquetObject, row_group_bytes: int) -> None:
@@ -124,13 +124,13 @@ class ObjectWriter:
     """Writes one fragment. It holds one row group of rows at most.
 
     Args:
-        sink: what is written to; it stays open.
+        sink: What is written to; it stays open.
         uuid: UUID of the stream, 32 hexadecimal digits.
         partition: Number of the partition.
         nonce: Nonce of this attempt.
-        keeps_replies: whether there is a column `reply`.
-        row_group_bytes: about how large a row group is, before compression.
-        cleaned_ns: see `liftpy_bucket.upkeep.compaction`.
+        keeps_replies: Whether there is a column `reply`.
+        row_group_bytes: About how large a row group is, before compression.
+        cleaned_ns: See `liftpy_bucket.upkeep.compaction`.
     """
 
     def __init__(

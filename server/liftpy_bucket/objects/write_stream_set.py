@@ -34,8 +34,8 @@ class WrittenSet(NamedTuple):
     """A written stream-set object and its members.
 
     Attributes:
-        extent: what must be known to read the object.
-        members: whose records it holds, in the order in which they began.
+        extent: What must be known to read the object.
+        members: Members whose records it holds, in the order in which they began.
     """
 
     extent: Extent
@@ -46,7 +46,7 @@ class WrittenSet(NamedTuple):
 
         Args:
             name: Name of the object.
-            members: where these are to be told in other words.
+            members: Where these are to be told in other words.
         """
         size, footer, digest, _ = self.extent
         told = self.members if members is None else members
@@ -75,10 +75,10 @@ class SetWriter:
     """Writes one stream-set object. It holds one row group of rows at most.
 
     Args:
-        sink: what is written to; it stays open.
-        node: whose set it is for.
+        sink: What is written to; it stays open.
+        node: Id of the node whose set it is for.
         nonce: Nonce of this attempt.
-        row_group_bytes: about how large a row group is, before compression.
+        row_group_bytes: About how large a row group is, before compression.
     """
 
     def __init__(self, sink: ByteSink, *, node: str, nonce: str, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
@@ -99,8 +99,8 @@ class SetWriter:
             uuid: UUID of the stream, 32 hexadecimal digits.
             partition: Number of the partition.
             tier_epoch: Leader epoch of the leader that tiers it.
-            base: the first offset that the member answers for.
-            end: the offset after the last one.
+            base: The first offset that the member answers for.
+            end: The offset after the last one.
 
         Raises:
             ValueError: the partition does not follow on the one before.

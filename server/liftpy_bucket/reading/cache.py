@@ -35,8 +35,8 @@ class ReadingCache:
     """What was read. Any number of threads may use it.
 
     Args:
-        store: the bucket.
-        footers_bytes: of footers that are kept, about.
+        store: The bucket.
+        footers_bytes: Size of the footers that are kept, about, bytes.
     """
 
     def __init__(self, store: ObjectStore, footers_bytes: int = _FOOTERS_BYTES) -> None:

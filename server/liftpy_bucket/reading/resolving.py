@@ -29,11 +29,11 @@ class ResolvedMember(NamedTuple):
     """A member that counts.
 
     Attributes:
-        node: whose set manifest names it.
-        pointer: to the object that holds its records.
-        member: it.
-        start: the first offset for which it counts.
-        end: the offset after the last one.
+        node: Id of the node whose set manifest names it.
+        pointer: Pointer to the object that holds its records.
+        member: Member that counts.
+        start: The first offset for which it counts.
+        end: The offset after the last one.
     """
 
     node: str
@@ -47,9 +47,9 @@ class IgnoredMember(NamedTuple):
     """A member of the partition that does not count: superseded, of a deposed leader, or behind a gap.
 
     Attributes:
-        node: whose set manifest names it.
-        pointer: to the object that holds its records.
-        member: it.
+        node: Id of the node whose set manifest names it.
+        pointer: Pointer to the object that holds its records.
+        member: Member that does not count.
     """
 
     node: str
@@ -62,9 +62,9 @@ class Resolved:
     """What follows on a root.
 
     Attributes:
-        end: the offset after the last one that the bucket holds.
-        members: that hold [root.end, end), in order and without holes.
-        ignored: all others of the partition.
+        end: The offset after the last one that the bucket holds.
+        members: Members that hold [root.end, end), in order and without holes.
+        ignored: All others of the partition.
         epochs: (leader epoch, first offset) of the root and the members, oldest first, up to `end`.
     """
 
@@ -85,9 +85,9 @@ def counts(member: SetMember, node: str, root: Root) -> bool:
     """Whether a member may hold a part of the history, now or once what lies before it is there.
 
     Args:
-        member: of any partition.
-        node: whose set manifest names it.
-        root: of the member's partition.
+        member: Member of any partition.
+        node: Id of the node whose set manifest names it.
+        root: Root of the member's partition.
     """
     return counting(member, node, root) is not None
 
@@ -111,9 +111,9 @@ def resolve(root: Root, parts: Mapping[str, SetPart]) -> Resolved:
     """Go on where a root ends.
 
     Args:
-        root: of the partition.
-        parts: by node, what set manifests say of it: at least those of the nodes in `root.claims`, as far as there are
-            any; read after the root, or read again together with it when the root has moved meanwhile.
+        root: Root of the partition.
+        parts: What set manifests say of the partition, by node: at least those of the nodes in `root.claims`, as far as
+            there are any; read after the root, or read again together with it when the root has moved meanwhile.
     """
     found = [
         IgnoredMember(node, each, member)

@@ -41,11 +41,11 @@ class Piece(NamedTuple):
     """An object, or the part of one, that holds a range of the history.
 
     Attributes:
-        key: of the object.
-        extent: of the Parquet file in it.
-        start: the first offset for which it counts. What else is in it is of no account.
-        end: the offset after the last one.
-        pointer: what the manifest says of it.
+        key: Key of the object.
+        extent: Extent of the Parquet file in it.
+        start: The first offset for which it counts. What else is in it is of no account.
+        end: The offset after the last one.
+        pointer: What the manifest says of it.
     """
 
     key: str
@@ -64,15 +64,15 @@ class TierVersion:
     """The history of a partition as one version of its root has it. Any number of threads may use it.
 
     Args:
-        store: the bucket.
-        path: of the partition.
-        root: as it was read.
-        resolved: what follows on it in stream sets; None for a version that ends where the root does.
-        cache: what was read of the store before; by default the version has one of its own.
+        store: The bucket.
+        path: Path of the partition.
+        root: Root as it was read.
+        resolved: What follows on it in stream sets; None for a version that ends where the root does.
+        cache: What was read of the store before; by default the version has one of its own.
 
     Attributes:
-        path: of the partition.
-        root: as it was read.
+        path: Path of the partition.
+        root: Root as it was read.
     """
 
     def __init__(
@@ -197,10 +197,11 @@ def open_version(
     """The newest version; None when there is nothing of the partition in the bucket.
 
     Args:
-        store: the bucket.
-        path: of the partition.
-        offset: that is to be read: when the root holds it, nothing else is looked at, and the version ends there.
-        cache: of the same store.
+        store: The bucket.
+        path: Path of the partition.
+        offset: Offset that is to be read: when the root holds it, nothing else is looked at, and the version ends
+            there.
+        cache: Cache of the same store.
 
     Raises:
         StoreError, ManifestCorruptError, BucketVersionError: a manifest can not be read.

@@ -31,8 +31,8 @@ def create_once(store: ObjectStore, key: str, body: bytes | memoryview, nonce: s
 
     Args:
         store: Object store.
-        key: a name that is never written twice; after an error it stays taken for this body and nonce.
-        body: what.
+        key: A name that is never written twice; after an error it stays taken for this body and nonce.
+        body: Bytes of the object.
         nonce: Nonce of this write; the same one means the same bytes.
 
     Raises:

@@ -38,14 +38,14 @@ class CountingStore(ObjectStore):
     """Passes calls on and counts them, also those that fail; any number of threads may use it.
 
     Args:
-        store: what is behind it.
+        store: What is behind it.
 
     Attributes:
-        counts: requests by kind. `get_newer` is a get; a listing, and a deletion, is one request per 1,000 objects.
+        counts: Requests by kind. `get_newer` is a get; a listing, and a deletion, is one request per 1,000 objects.
             What the store repeats by itself is not seen here.
-        bytes_in: bytes of bodies read.
-        bytes_out: bytes of bodies that were to be written.
-        deleted: objects that were deleted, those that did not exist included.
+        bytes_in: Bytes of bodies read.
+        bytes_out: Bytes of bodies that were to be written.
+        deleted: Objects that were deleted, those that did not exist included.
     """
 
     def __init__(self, store: ObjectStore) -> None:

@@ -26,7 +26,7 @@ class MemoryStore(ObjectStore):
     """An object store in memory; any number of threads may use it.
 
     Args:
-        clock: says when an object was written, ns since the epoch; by default it counts the writes.
+        clock: Says when an object was written, ns since the epoch; by default it counts the writes.
     """
 
     def __init__(self, clock: Callable[[], int] | None = None) -> None:

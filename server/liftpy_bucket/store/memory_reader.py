@@ -19,7 +19,7 @@ class MemoryReader(io.RawIOBase):
     """A file of memory that belongs to somebody else. May be read any number of times, from any position.
 
     Args:
-        body: the memory, which must not go before this does.
+        body: The memory, which must not go before this does.
     """
 
     def __init__(self, body: memoryview) -> None:
@@ -76,7 +76,7 @@ class MemoryPieces:
     """The memory of a reader from its present position on, in pieces that nobody copies. May be iterated over again.
 
     Args:
-        reader: that is not read any more.
+        reader: Reader that is not read any more.
     """
 
     def __init__(self, reader: MemoryReader) -> None:

@@ -24,10 +24,10 @@ class Head(NamedTuple):
     """What a store says of an object without its bytes.
 
     Attributes:
-        size: bytes.
-        etag: without quotes; names these bytes, or this version of them.
-        nonce: of the attempt that wrote it; "" where it was not written by us.
-        modified_ns: when it was written, by the clock of the store, ns since the epoch.
+        size: Size of the object, bytes.
+        etag: ETag without quotes; names these bytes, or this version of them.
+        nonce: Nonce of the attempt that wrote it; "" where it was not written by us.
+        modified_ns: When it was written, by the clock of the store, ns since the epoch.
     """
 
     size: int

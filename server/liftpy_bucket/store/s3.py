@@ -76,10 +76,10 @@ class _Clients(NamedTuple):
     """Clients with the same credentials.
 
     Attributes:
-        signer: a digest of these credentials, which are kept nowhere; "" where there are none.
-        usual: repeats requests.
-        once: makes one attempt.
-        once_large: makes one attempt, and waits longer.
+        signer: A digest of these credentials, which are kept nowhere; "" where there are none.
+        usual: Repeats requests.
+        once: Makes one attempt.
+        once_large: Makes one attempt, and waits longer.
     """
 
     signer: str
@@ -92,8 +92,8 @@ class S3Store(ObjectStore):
     """An object store in an S3 bucket; any number of threads may use it.
 
     Args:
-        settings: which bucket, and how.
-        clock: for how often other credentials are looked for.
+        settings: Bucket, and how it is reached.
+        clock: Clock that says how often other credentials are looked for.
 
     Raises:
         ConfigError: the file with the certificates is not there.

@@ -53,8 +53,8 @@ class StoreRefusal(NamedTuple):
     Attributes:
         code: S3's name of the error, or the status where it gave none.
         status: HTTP status.
-        text: what else it said.
-        region: where it says that the bucket is; "" where it does not.
+        text: What else it said.
+        region: Where it says that the bucket is; "" where it does not.
     """
 
     code: str
@@ -67,10 +67,10 @@ def error_of(refusal: StoreRefusal, key: str, shown: str, *, is_conditional: boo
     """The error for a refusal.
 
     Args:
-        refusal: what the store answered.
-        key: what was asked for; "" for a listing.
-        shown: the bucket, for messages.
-        is_conditional: it was a write with a condition, after which a failure of the store may mean either.
+        refusal: What the store answered.
+        key: What was asked for; "" for a listing.
+        shown: The bucket, for messages.
+        is_conditional: Whether it was a write with a condition, after which a failure of the store may mean either.
     """
     code, status = refusal.code, refusal.status
     if code != "NoSuchBucket" and (code == "NoSuchKey" or (status == 404 and key)):

@@ -56,13 +56,14 @@ class S3Settings:
         addressing_style: None is `path` where there is an endpoint, else `auto`.
         ca_file: PEM file with the certificates that the store's certificate is checked against.
         verify: False takes any certificate: for trying things out only.
-        connections_max: that are kept open to the store; as many threads can ask at once without new ones.
+        connections_max: Number of connections that are kept open to the store; as many threads can ask at once without
+            new ones.
         attempts_max: Maximum attempts of a request that may be repeated; conditional writes are always made once.
-        connect_timeout_s: for a connection to come up, seconds.
-        read_timeout_s: for the store to say anything, seconds; large objects get more.
+        connect_timeout_s: Time for a connection to come up, seconds.
+        read_timeout_s: Time for the store to say anything, seconds; large objects get more.
         checksums: None is `when_required` where there is an endpoint, else `when_supported`.
         quoted_etags: False sends etags in conditions without quotes, which Ceph before version 17 wants.
-        sign_payload: whether signatures of writes cover a SHA-256 of the body, a second of a core for a GiB. None is
+        sign_payload: Whether signatures of writes cover a SHA-256 of the body, a second of a core for a GiB. None is
             False where the endpoint is plain HTTP on this machine, and else what botocore does: it signs a body
             unless TLS and a checksum cover it.
 

@@ -35,10 +35,10 @@ def swap(
     Args:
         store: Object store.
         key: Key of the object.
-        body: what to write; never written before under this key.
+        body: What to write; never written before under this key.
         etag: ETag of the object that was read; None where there was none.
         nonce: Nonce of the attempt.
-        is_ours: whether what stands there is `body`, or was written by somebody who had seen it.
+        is_ours: Whether what stands there is `body`, or was written by somebody who had seen it.
 
     Returns:
         (etag, bytes) of what stands now: `body`, or what somebody wrote on top of it.

@@ -37,10 +37,10 @@ class Extra(NamedTuple):
     """An object that nothing names.
 
     Attributes:
-        key: of it.
-        size: bytes of it.
-        age_s: since it was written, by the clock of the store.
-        text: what it is, for people.
+        key: Key of the object.
+        size: Bytes of it.
+        age_s: Age since the object was written, by the clock of the store, seconds.
+        text: What it is, for people.
     """
 
     key: str
@@ -54,9 +54,9 @@ class Audit:
     """What was found.
 
     Attributes:
-        objects: how many there are.
-        size: their bytes.
-        garbage: those that nothing names.
+        objects: How many there are.
+        size: Size of the objects, bytes.
+        garbage: Those that nothing names.
     """
 
     objects: int = 0
@@ -68,8 +68,8 @@ def audit(store: ObjectStore, *, now_ns: int) -> Audit:
     """Audit a bucket.
 
     Args:
-        store: the bucket.
-        now_ns: the time, ns since the epoch: it decides which pins have expired, and says how old an object is.
+        store: The bucket.
+        now_ns: The time, ns since the epoch: it decides which pins have expired, and says how old an object is.
 
     Raises:
         StoreError: the store could not be asked.

@@ -53,11 +53,11 @@ class Collected(NamedTuple):
     """What a collection did.
 
     Attributes:
-        loaded: the root as it stands; None: the bucket has nothing of the partition.
-        deleted: how many objects.
-        freed: their bytes, as far as they were listed.
-        more: whether there is more to be collected at once.
-        pinned: whether there is a pin that may hold something, or is garbage itself soon, so that another look is due.
+        loaded: The root as it stands; None: the bucket has nothing of the partition.
+        deleted: How many objects.
+        freed: Size of what was deleted, as far as it was listed, bytes.
+        more: Whether there is more to be collected at once.
+        pinned: Whether there is a pin that may hold something, or is garbage itself soon, so that another look is due.
     """
 
     loaded: Loaded | None
@@ -72,14 +72,14 @@ class Collection:
     """A collection that has been computed, and is to be applied.
 
     Attributes:
-        loaded: the root that it was computed from.
+        loaded: The root that it was computed from.
         change: Change of that root.
-        doomed: keys of the objects to be deleted.
+        doomed: Keys of the objects to be deleted.
         sizes: Sizes of the objects of the directory in bytes, by key.
         etag: ETag of GARBAGE as it was written.
-        more: whether there is more than one collection takes.
-        pinned: as of `Collected`.
-        is_of_change: all of it was named until the change, and no root ever names it again.
+        more: Whether there is more than one collection takes.
+        pinned: Pins, as in `Collected`.
+        is_of_change: All of it was named until the change, and no root ever names it again.
     """
 
     loaded: Loaded
@@ -96,13 +96,13 @@ class Collector:
     """Deletes what nothing needs any more of one partition.
 
     Args:
-        store: where the partition is.
+        store: Where the partition is.
         path: Path of the partition.
-        new_id: gives a new unique id.
-        now_ns: the time, ns since the epoch. It decides which pins have expired; which orphans are old enough is
+        new_id: Gives a new unique id.
+        now_ns: The time, ns since the epoch. It decides which pins have expired; which orphans are old enough is
             decided by the clock of the store as well.
-        grace_ns: how long an object may lie around without being named, ns.
-        progress: called with (objects deleted, objects to be deleted, the partition's directory).
+        grace_ns: How long an object may lie around without being named, ns.
+        progress: Called with (objects deleted, objects to be deleted, the partition's directory).
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class Collector:
         """Delete the garbage of the partition.
 
         Args:
-            start: what lies below this offset is not wanted any more, and the partition will begin here, or where a
+            start: What lies below this offset is not wanted any more, and the partition will begin here, or where a
                 pin holds it; at most the resolved end of the partition.
-            check: refuses a root from which nothing may be taken, as of a leader that was deposed; it is called with
+            check: Refuses a root from which nothing may be taken, as of a leader that was deposed; it is called with
                 every root that a collection is computed from, and that is the one that is committed over.
-            looks: look for objects that were never named, too. Otherwise only what the new start leaves is deleted,
+            looks: Look for objects that were never named, too. Otherwise only what the new start leaves is deleted,
                 which is known from the change: nothing is listed but pins, and little of the history is read.
 
         Raises:
@@ -155,9 +155,9 @@ class Collector:
         """Find out what is garbage, and announce it.
 
         Args:
-            start: as of `run`.
-            check: as of `run`.
-            looks: as of `run`.
+            start: Offset, as for `run`.
+            check: Check, as for `run`.
+            looks: Looks, as for `run`.
 
         Returns:
             `Collected` where there is nothing to be done.
@@ -217,8 +217,8 @@ class Collector:
         """Delete what nobody reaches.
 
         Args:
-            collection: which has been applied.
-            loaded: the root as it stands since.
+            collection: Collection that has been applied.
+            loaded: The root as it stands since.
         """
         loaded, live = (loaded, set()) if collection.is_of_change else self._live(loaded)
         live.update(*held_keys(self._store, self._root_file, load_pins(self._store, self._path)).values())

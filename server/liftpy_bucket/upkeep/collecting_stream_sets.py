@@ -47,9 +47,9 @@ class CollectedSets(NamedTuple):
     """What a collection of a node's sets did.
 
     Attributes:
-        loaded: the set manifest as it stands; None: the node has none.
-        dropped: how many objects the manifest does not name any more.
-        deleted: how many objects were deleted; packs are not counted.
+        loaded: The set manifest as it stands; None: the node has none.
+        dropped: How many objects the manifest does not name any more.
+        deleted: How many objects were deleted; packs are not counted.
     """
 
     loaded: LoadedSet | None
@@ -61,14 +61,14 @@ class SetCollector:
     """Deletes the stream-set objects of one node that nothing needs any more.
 
     Args:
-        store: where the sets are.
-        node: whose.
-        incarnation: of the node's process, or of the adopter's.
-        new_id: gives a new unique id.
-        now_ns: the time, ns since the epoch; used as in `Collector`.
-        grace_ns: how long an object may lie around without being named, ns.
-        progress: called with (objects looked at, objects to look at, the node's directory).
-        pages: keeps pages of set manifests.
+        store: Where the sets are.
+        node: Id of the node.
+        incarnation: Incarnation of the node's process, or of the adopter's.
+        new_id: Gives a new unique id.
+        now_ns: The time, ns since the epoch; used as in `Collector`.
+        grace_ns: How long an object may lie around without being named, ns.
+        progress: Called with (objects looked at, objects to look at, the node's directory).
+        pages: Keeps pages of set manifests.
     """
 
     def __init__(

@@ -53,11 +53,11 @@ class HistoryCompactionConfig:
     """How the history of a partition is compacted.
 
     Attributes:
-        min_lag_ns: an object with a younger record is not touched.
-        delete_retention_ns: how long tombstones stay after what they delete is gone.
-        min_dirty_ratio: share of the history that must be dirty before a pass pays.
-        object_bytes: neighbours that are written anew become one object up to this size.
-        memory_bytes_max: for the map of keys; a pass goes as far as it lasts. 70 bytes per distinct key.
+        min_lag_ns: An object with a younger record is not touched.
+        delete_retention_ns: How long tombstones stay after what they delete is gone.
+        min_dirty_ratio: Share of the history that must be dirty before a pass pays.
+        object_bytes: Neighbours that are written anew become one object up to this size.
+        memory_bytes_max: Memory for the map of keys, 70 bytes per distinct key; a pass goes as far as it lasts.
     """
 
     min_lag_ns: int = 0
@@ -72,11 +72,11 @@ class HistoryPlan(NamedTuple):
 
     Attributes:
         path: Path of the partition.
-        pointers: all fragments that may be compacted, oldest first.
-        compacted_end: that of the root.
-        delete_horizon: that of the root.
+        pointers: All fragments that may be compacted, oldest first.
+        compacted_end: Offset up to which the root is compacted.
+        delete_horizon: Delete horizon of the root.
         held: (first offset, offset after the last one or None for all that follow) of what cursors and pins hold.
-        now_ns: when this is, ns since the epoch.
+        now_ns: When this is, ns since the epoch.
     """
 
     path: PartitionPath
@@ -105,13 +105,13 @@ def plan_history(
     """What a pass would work on now; None when it does not pay.
 
     Args:
-        pointers: all fragments of the history, oldest first.
+        pointers: All fragments of the history, oldest first.
         path: Path of the partition.
-        compacted_end: that of the root.
-        delete_horizon: that of the root.
-        clean_end: nothing at or above this offset is touched.
+        compacted_end: Offset up to which the root is compacted.
+        delete_horizon: Delete horizon of the root.
+        clean_end: Nothing at or above this offset is touched.
         held: (first offset, offset after the last one or None for all that follow) of what cursors and pins hold.
-        now_ns: ns since the epoch.
+        now_ns: Ns since the epoch.
         config: Settings of the compaction.
     """
     young = now_ns - config.min_lag_ns
@@ -131,12 +131,12 @@ class Replacement(NamedTuple):
     """A new object for some that follow on one another.
 
     Attributes:
-        old: what it takes the place of.
-        new: what was written.
+        old: What it takes the place of.
+        new: What was written.
         sink: Sink that receives the bytes.
         nonce: Nonce of the object.
-        collected: the sum of the records that are not in it any more.
-        delete_horizon: tombstones below this offset may be gone when it has taken their place.
+        collected: The sum of the records that are not in it any more.
+        delete_horizon: Tombstones below this offset may be gone when it has taken their place.
     """
 
     old: tuple[StreamObjectPointer, ...]
@@ -167,18 +167,18 @@ class HistoryCompaction:
     """One pass of key compaction over the history of a partition.
 
     Args:
-        store: where the fragments are.
-        plan: what to work on.
+        store: Where the fragments are.
+        plan: What to work on.
         config: Settings of the compaction.
-        seed: secret random bytes, at least 16; others at every pass will do.
-        open_sink: makes what an object is written to: a temporary file, for example. Who takes a replacement closes it.
-        new_nonce: makes nonces for objects.
+        seed: Secret random bytes, at least 16; others at every pass will do.
+        open_sink: Makes what an object is written to: a temporary file, for example. Who takes a replacement closes it.
+        new_nonce: Makes nonces for objects.
 
     Attributes:
-        clean_end: below this offset no key has two records, once all replacements are committed; it becomes the
+        clean_end: Below this offset no key has two records, once all replacements are committed; it becomes the
             root's `compacted_end` with the last of them, or by itself where there are none.
-        keys: distinct keys that were noted.
-        memory_bytes: what the map of keys took at most.
+        keys: Distinct keys that were noted.
+        memory_bytes: What the map of keys took at most.
     """
 
     def __init__(

@@ -31,13 +31,13 @@ class ExportedObject(NamedTuple):
     """A part of the history, or all that an object holds.
 
     Attributes:
-        key: of the object.
-        size: bytes of it, or of the partition's file in it.
-        is_shared: it has other partitions, too; `stream` and `partition` tell its rows.
-        start: the first offset that counts.
-        end: the offset after the last one.
-        records: how many it holds of the partition; not all of them need to count.
-        is_whole: every row of the object counts.
+        key: Key of the object.
+        size: Bytes of it, or of the partition's file in it.
+        is_shared: Whether it has other partitions, too; `stream` and `partition` tell its rows.
+        start: The first offset that counts.
+        end: The offset after the last one.
+        records: How many it holds of the partition; not all of them need to count.
+        is_whole: Every row of the object counts.
     """
 
     key: str
@@ -54,11 +54,11 @@ class Export:
     """One version of a partition.
 
     Attributes:
-        version: of its root.
-        start: the first offset.
-        end: the offset after the last one.
+        version: Version of the partition's root.
+        start: The first offset.
+        end: The offset after the last one.
         epochs: (leader epoch, first offset), oldest first.
-        objects: that hold it, in order.
+        objects: Objects that hold the history, in order.
     """
 
     version: int
@@ -72,9 +72,9 @@ def export_list(store: ObjectStore, path: PartitionPath, *, pin: Pin | None = No
     """The objects of the newest version, or of a pinned one; None when the bucket has nothing of the partition.
 
     Args:
-        store: the bucket.
-        path: of the partition.
-        pin: of a version, as `Pins.hold_version` gave it.
+        store: The bucket.
+        path: Path of the partition.
+        pin: Pin of a version, as `Pins.hold_version` gave it.
 
     Raises:
         OvertakenError: the partition moved on many times while it was looked at.

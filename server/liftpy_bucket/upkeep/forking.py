@@ -55,12 +55,12 @@ def release_unneeded(
     """Let go of the pin of a fork that names nothing of `source` any more; says whether the pin is gone.
 
     Args:
-        store: where both are.
-        source: the partition in whose directory the pin lies.
-        pin: that of the fork.
-        new_id: gives a new unique id.
-        now_ns: the time, ns since the epoch.
-        grace_ns: how long a fork may take from its pin to its root, ns.
+        store: Where both are.
+        source: The partition in whose directory the pin lies.
+        pin: Pin of the fork.
+        new_id: Gives a new unique id.
+        now_ns: The time, ns since the epoch.
+        grace_ns: How long a fork may take from its pin to its root, ns.
     """
     root_file = RootFile(store, source.at(pin.target), new_id=new_id)
     loaded = root_file.load()
@@ -97,10 +97,10 @@ class Forked(NamedTuple):
     """A fork that was made.
 
     Attributes:
-        loaded: its root.
-        end: the offset at which it goes on by itself. What stream sets held of the source is not taken along: move it
+        loaded: Root of the fork.
+        end: The offset at which it goes on by itself. What stream sets held of the source is not taken along: move it
             into a stream object first where it matters.
-        homes: the partitions whose objects it names.
+        homes: The partitions whose objects it names.
     """
 
     loaded: Loaded
@@ -120,12 +120,12 @@ def fork(
     """Make a partition that begins with what another one has.
 
     Args:
-        store: where both are.
-        source: the one that there is.
-        target: the one to be made; of a stream whose uuid was never used.
-        epoch: leader epoch of whoever writes the fork first; not below that of the source's last record.
-        node: its node id.
-        new_id: gives a new unique id.
+        store: Where both are.
+        source: The one that there is.
+        target: The one to be made; of a stream whose uuid was never used.
+        epoch: Leader epoch of whoever writes the fork first; not below that of the source's last record.
+        node: Id of the node.
+        new_id: Gives a new unique id.
 
     Raises:
         LineageError: there is no source, there is a target already, or `epoch` is below that of a record.

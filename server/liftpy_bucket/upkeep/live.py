@@ -53,9 +53,9 @@ def held_keys(store: ObjectStore, root_file: RootFile, pins: Iterable[Pin]) -> d
     """Keys in the directory of a partition that pinned versions reach, by the name of the pin.
 
     Args:
-        store: where the partition is.
+        store: Where the partition is.
         root_file: Root file of the partition.
-        pins: of it, those that count; cursors and ranges hold records and not objects.
+        pins: Pins of the partition that count; cursors and ranges hold records and not objects.
 
     Raises:
         ObjectMissingError: a snapshot is gone that a pin holds.

@@ -28,9 +28,9 @@ def trace_of(store: ObjectStore, path: PartitionPath, parts: Iterable[SetPart]) 
     """Key of an object that only a root of the partition can have named; None where there is no such object.
 
     Args:
-        store: where the partition would be.
-        path: of it.
-        parts: what the set manifests of all nodes say of it; looked at only where it has no objects of its own.
+        store: Where the partition would be.
+        path: Path of the partition.
+        parts: What the set manifests of all nodes say of it; looked at only where it has no objects of its own.
 
     Raises:
         StoreError: the store could not be asked.

@@ -30,10 +30,10 @@ class Proof(NamedTuple):
 
     Attributes:
         digest: SHA-256 of the root, hexadecimal.
-        start: the first offset.
-        end: the offset after the last one.
-        objects: how many were read.
-        records: how many they hold.
+        start: The first offset.
+        end: The offset after the last one.
+        objects: How many were read.
+        records: How many they hold.
         size: Size of the objects in bytes.
     """
 
@@ -51,10 +51,10 @@ def prove(
     """Read all that a root names, and compare every digest on the way.
 
     Args:
-        store: where it is.
+        store: Where it is.
         path: Path of the partition.
         digest: SHA-256 of its root, hexadecimal.
-        progress: called with (records read, records that the root names).
+        progress: Called with (records read, records that the root names).
 
     Raises:
         ManifestCorruptError: the root, or a snapshot, is another one.

@@ -38,9 +38,9 @@ class Remains(NamedTuple):
     Attributes:
         key: Key of the object.
         path: Path of the partition.
-        start: the first offset.
-        end: the offset after the last one.
-        age_s: since the object was written, by the clock of the store.
+        start: The first offset.
+        end: The offset after the last one.
+        age_s: Age since the object was written, by the clock of the store, seconds.
     """
 
     key: str
@@ -55,7 +55,7 @@ def find_remains(store: ObjectStore, *, now_ns: int) -> list[Remains]:
 
     Args:
         store: Object store of the bucket.
-        now_ns: the time, ns since the epoch.
+        now_ns: The time, ns since the epoch.
 
     Raises:
         StoreError: the store could not be asked.

@@ -38,9 +38,9 @@ def scrub(store: ObjectStore, path: PartitionPath, progress: Callable[[int, int,
     """Verify a partition, and read all of it.
 
     Args:
-        store: where it is.
+        store: Where it is.
         path: Path of the partition.
-        progress: called with (bytes read, bytes to be read, what is being done).
+        progress: Called with (bytes read, bytes to be read, what is being done).
 
     Raises:
         StoreError: the store could not be asked.

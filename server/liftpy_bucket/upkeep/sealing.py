@@ -24,9 +24,9 @@ def seal(store: ObjectStore, path: PartitionPath, *, new_id: Callable[[], str]) 
     """Seal a partition; no-op where it is sealed. Merging, retention and collection go on.
 
     Args:
-        store: where it is.
+        store: Where it is.
         path: Path of the partition.
-        new_id: gives a new unique id.
+        new_id: Gives a new unique id.
 
     Returns:
         the sealed root; what stream sets hold behind its end is still read.

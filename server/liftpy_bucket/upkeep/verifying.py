@@ -40,7 +40,7 @@ def hole_of(offset: int) -> str:
     """What it means that an object can not be read, and what to do.
 
     Args:
-        offset: the first one of the object.
+        offset: The first one of the object.
     """
     return f"the partition has a hole from offset {offset} on until it is put back, as it was and under its name"
 
@@ -49,10 +49,10 @@ class Problem(NamedTuple):
     """Something that is not as it must be.
 
     Attributes:
-        kind: what is wrong.
-        key: of the object it is about.
-        offset: from which on the partition is concerned; None where that can not be said.
-        text: for people.
+        kind: What is wrong.
+        key: Key of the object that the problem is about.
+        offset: Offset from which on the partition is concerned; None where that can not be said.
+        text: Text for people.
     """
 
     kind: Kind
@@ -66,14 +66,14 @@ class Report:
     """What was found.
 
     Attributes:
-        version: of the root that was looked at; 0 where there was none that could be read.
-        start: the first offset.
-        end: the offset after the last one that is visible.
-        objects: how many hold data.
-        records: how many they hold, as the manifests say.
-        size: their bytes.
-        problems: what is wrong; empty when all is well.
-        orphans: keys that nobody names: work in progress, or not yet collected. They harm nobody.
+        version: Version of the root that was looked at; 0 where there was none that could be read.
+        start: The first offset.
+        end: The offset after the last one that is visible.
+        objects: How many hold data.
+        records: How many they hold, as the manifests say.
+        size: Size of the objects, bytes.
+        problems: What is wrong; empty when all is well.
+        orphans: Keys that nobody names: work in progress, or not yet collected. They harm nobody.
     """
 
     version: int = 0
@@ -104,9 +104,9 @@ def verify(
     """Verify a partition.
 
     Args:
-        store: where it is.
-        path: of it.
-        progress: called with (fragments looked at, fragments there are, what is being done).
+        store: Where it is.
+        path: Path of the partition.
+        progress: Called with (fragments looked at, fragments there are, what is being done).
 
     Raises:
         StoreError: the store could not be asked.

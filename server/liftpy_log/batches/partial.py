@@ -52,10 +52,10 @@ class PartialBatch:
 
     Args:
         header: Header of the first batch.
-        is_compacted: key compaction makes it; it counts as such also where one of those that it is made of does.
+        is_compacted: Key compaction makes it; it counts as such also where one of those that it is made of does.
 
     Attributes:
-        size: about how many bytes the batch will have.
+        size: About how many bytes the batch will have.
     """
 
     def __init__(self, header: BatchHeader, *, is_compacted: bool = False) -> None:
@@ -86,7 +86,7 @@ class PartialBatch:
 
         Args:
             batch: The batch.
-            mask: says which of its records stay; None is all of them.
+            mask: Says which of its records stay; None is all of them.
             records: Records of the batch, when they are decoded already.
         """
         header = batch.header

@@ -20,9 +20,9 @@ def batch_tail(header: BatchHeader, data: pa.Buffer, offset: int, codec: str) ->
 
     Args:
         header: Header of the batch.
-        data: the whole batch, checked.
-        offset: above its base offset, and below its next offset.
-        codec: for a batch that is compressed: `lz4` or `zstd`.
+        data: The whole batch, checked.
+        offset: Above its base offset, and below its next offset.
+        codec: Codec for a batch that is compressed: `lz4` or `zstd`.
 
     Raises:
         BatchCorruptError: the batch is not what its header announces.

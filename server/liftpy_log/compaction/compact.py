@@ -44,14 +44,14 @@ class CompactionConfig:
     """How a log is compacted.
 
     Attributes:
-        dedupe_window_ns: a segment with a record that is younger than this before the newest record is not touched; so
+        dedupe_window_ns: A segment with a record that is younger than this before the newest record is not touched; so
             all that deduplication asks about is there as it was.
-        min_lag_ns: nor is one with a younger record than this.
-        delete_retention_ns: how long tombstones stay after they were first found to be the last of their key.
-        min_dirty_ratio: share of the log that must be dirty before a pass pays.
-        segment_bytes: small neighbours are merged up to this size.
-        memory_bytes_max: for the map of keys; a pass goes as far as it lasts. 70 bytes per distinct key, and half of
-            that again while it grows.
+        min_lag_ns: Nor is one with a younger record than this.
+        delete_retention_ns: How long tombstones stay after they were first found to be the last of their key.
+        min_dirty_ratio: Share of the log that must be dirty before a pass pays.
+        segment_bytes: Small neighbours are merged up to this size.
+        memory_bytes_max: Memory for the map of keys; a pass goes as far as it lasts. 70 bytes per distinct key, and
+            half of that again while it grows.
         codec: `lz4` or `zstd`, for batches made of compressed ones.
     """
 
@@ -70,9 +70,9 @@ class CompactionPlan(NamedTuple):
     Attributes:
         directory: Directory of the partition.
         segments: Segments, oldest first.
-        cleaned: how far the log was clean.
-        cuts: see `LogCompaction.cuts`.
-        now: as of `plan_compaction`.
+        cleaned: How far the log was clean.
+        cuts: See `LogCompaction.cuts`.
+        now: Time, as for `plan_compaction`.
     """
 
     directory: Path
@@ -86,13 +86,13 @@ class CompactionReport(NamedTuple):
     """What a pass did.
 
     Attributes:
-        is_complete: it was not given up because the log changed.
-        clean_end: how far the log is clean now.
-        keys: distinct keys that were noted.
-        memory_bytes: what the map of keys took at most.
-        bytes_before: size of the segments that were written anew.
+        is_complete: Whether it was not given up because the log changed.
+        clean_end: How far the log is clean now.
+        keys: Distinct keys that were noted.
+        memory_bytes: What the map of keys took at most.
+        bytes_before: Size of the segments that were written anew.
         bytes_after: Bytes of those that took their place.
-        delete_horizon: see `Cleaned.delete_horizon`.
+        delete_horizon: See `Cleaned.delete_horizon`.
     """
 
     is_complete: bool
@@ -128,10 +128,10 @@ def plan_compaction(
 
     Args:
         log: Log of the partition.
-        high_watermark: nothing at or above this offset is touched.
-        now: ns, on the scale by which tombstones age; it goes on from pass to pass.
+        high_watermark: Nothing at or above this offset is touched.
+        now: Ns, on the scale by which tombstones age; it goes on from pass to pass.
         config: Settings of the compaction.
-        young_ns: a segment with a later record is not touched; by default `config.min_lag_ns` before `now`.
+        young_ns: A segment with a later record is not touched; by default `config.min_lag_ns` before `now`.
 
     Raises:
         OSError: how far the log is clean could not be read.
@@ -171,10 +171,10 @@ def compact(
     Args:
         disk: Disk that holds the files.
         plan: Plan that was just made.
-        config: as for the plan.
-        owner: asked for the swaps.
-        seed: secret random bytes, at least 16; others at every pass will do.
-        pause: called after every half MiB or so that was read, with its bytes: the place to wait, so that the node
+        config: Configuration, as for the plan.
+        owner: Asked for the swaps.
+        seed: Secret random bytes, at least 16; others at every pass will do.
+        pause: Called after every half MiB or so that was read, with its bytes: the place to wait, so that the node
             goes on serving. What it raises ends the pass.
 
     Raises:

@@ -39,7 +39,7 @@ class KeyHasher:
     """Hashes columns of keys.
 
     Args:
-        seed: secret bytes, of which the hashes are a function; at least 16.
+        seed: Secret bytes, of which the hashes are a function; at least 16.
     """
 
     def __init__(self, seed: bytes) -> None:
@@ -99,10 +99,10 @@ class OffsetMap:
     """The newest offset of every key that was put in.
 
     Args:
-        memory_bytes_max: what the table may take, also while it grows; at least `MEMORY_BYTES_MIN`.
+        memory_bytes_max: What the table may take, also while it grows; at least `MEMORY_BYTES_MIN`.
 
     Attributes:
-        memory_bytes: what it took at most.
+        memory_bytes: What it took at most.
     """
 
     def __init__(self, memory_bytes_max: int) -> None:
@@ -120,7 +120,7 @@ class OffsetMap:
 
         Args:
             hashes: Hashes of the keys, as from `KeyHasher.hash`.
-            offsets: theirs; ascending, and all above those that were put in before.
+            offsets: Theirs; ascending, and all above those that were put in before.
 
         Returns:
             How many were taken; fewer than all when there is no room for more.

@@ -28,7 +28,7 @@ def read_segment(disk: Disk, segment: SealedSegment, pause: Callable[[int], None
     Args:
         disk: Disk that holds the files.
         segment: The segment.
-        pause: called after every window with its bytes.
+        pause: Called after every window with its bytes.
 
     Raises:
         FileNotFoundError: it is gone.

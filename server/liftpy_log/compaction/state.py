@@ -53,8 +53,8 @@ class CleanedSegment(NamedTuple):
     """A segment that was written anew and waits, durable but for its name, to take the place of others.
 
     Attributes:
-        path: its file now; see `swap` for the name that it gets.
-        records: how many it holds.
+        path: Path of the file now; see `swap` for the name that it gets.
+        records: How many it holds.
     """
 
     path: Path
@@ -72,10 +72,10 @@ class Cleaned:
     """How far a log is clean.
 
     Attributes:
-        clean_end: below this offset no key has two records, but for those that a pass may not drop.
-        delete_horizon: below this offset tombstones may be gone. Who read the log up to an earlier offset, and was away
+        clean_end: Below this offset no key has two records, but for those that a pass may not drop.
+        delete_horizon: Below this offset tombstones may be gone. Who read the log up to an earlier offset, and was away
             since, must read it from its start, or deleted keys stay alive there.
-        tombstones: how many the last pass kept.
+        tombstones: How many the last pass kept.
         passes: (end, time in ns): a tombstone was first found to be the last of its key by the first pass here
             whose end is above it. Both ascend.
     """
@@ -133,7 +133,7 @@ def load_cleaned(disk: Disk, directory: Path, log_end: int) -> Cleaned:
     Args:
         disk: Disk that holds the files.
         directory: Directory of the partition.
-        log_end: offset after the last record of the log.
+        log_end: Offset after the last record of the log.
     """
     try:
         cleaned = Cleaned.decode(read_whole(disk, directory / _NAME))

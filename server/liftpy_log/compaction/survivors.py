@@ -43,11 +43,11 @@ class Survivors:
     Args:
         newest: Map of the newest offset of each key.
         hasher: Hasher of its keys.
-        tombstone_end: tombstones below this offset go.
+        tombstone_end: Tombstones below this offset go.
 
     Attributes:
-        tombstone_end: see above.
-        tombstones: how many were kept since it was set to 0.
+        tombstone_end: See above.
+        tombstones: How many were kept since it was set to 0.
     """
 
     def __init__(self, newest: OffsetMap, hasher: KeyHasher, tombstone_end: int) -> None:

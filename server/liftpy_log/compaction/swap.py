@@ -43,13 +43,13 @@ class LogCompaction:
 
     Args:
         disk: Disk that holds the files.
-        files: the node's open files.
+        files: The node's open files.
         segments: Segments of the log, oldest first; the log's own list, in which compacted ones take their places.
         durability: Durability of the log.
 
     Attributes:
         directory: Directory of the log.
-        cuts: how often the log was cut back, begun anew or given back since it was opened.
+        cuts: How often the log was cut back, begun anew or given back since it was opened.
     """
 
     def __init__(self, disk: Disk, files: FileCache, segments: list[Segment], durability: Durability) -> None:
@@ -112,8 +112,8 @@ class LogCompaction:
         """Note how far the log is clean, durably; False, and nothing is noted, when it was cut meanwhile.
 
         Args:
-            cleaned: what to note.
-            cuts: the log's `cuts` when the pass was planned.
+            cleaned: What to note.
+            cuts: The log's `cuts` when the pass was planned.
 
         Raises:
             StorageFullError: there is no room for it; what was noted before stays.
@@ -158,9 +158,9 @@ class LogCompaction:
         caller removes those (see `gone_path`).
 
         Args:
-            old: the segments that it replaces, as they were when it was written.
-            new: the segment, which covers exactly their offsets.
-            cuts: the log's `cuts` at that time.
+            old: The segments that it replaces, as they were when it was written.
+            new: The segment, which covers exactly their offsets.
+            cuts: The log's `cuts` at that time.
 
         Returns:
             Whether it did; it does not when the old segments are not there any more as they were.

@@ -39,7 +39,7 @@ class SegmentWriter:
         directory: Directory of the partition.
         base_offset: Base offset of the segment.
         generation: Generation of the segment.
-        codec: with which batches are compressed that were made of compressed ones: `lz4` or `zstd`.
+        codec: Codec with which batches are compressed that were made of compressed ones: `lz4` or `zstd`.
     """
 
     def __init__(self, disk: Disk, directory: Path, base_offset: int, generation: int, codec: str) -> None:

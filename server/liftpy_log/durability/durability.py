@@ -40,11 +40,11 @@ class Durability:
 
     Attributes:
         directory: Directory of the log.
-        tail: the end of the log.
-        failure: why the log refuses to work further; None while it is well.
-        synced_end: records below this offset are durable.
-        wal: the write-ahead log that may hold batches of this log; None when none does.
-        unsynced_names: directories whose names lead to the log and may not be on disk.
+        tail: The end of the log.
+        failure: Why the log refuses to work further; None while it is well.
+        synced_end: Records below this offset are durable.
+        wal: The write-ahead log that may hold batches of this log; None when none does.
+        unsynced_names: Directories whose names lead to the log and may not be on disk.
     """
 
     def __init__(self, disk: Disk, directory: Path) -> None:
@@ -93,7 +93,7 @@ class Durability:
         """Make the names durable that lead to the log, where they may not be. May be called from any thread.
 
         Args:
-            synced: directories that were synced since those of this log were made; what is synced here is added.
+            synced: Directories that were synced since those of this log were made; what is synced here is added.
 
         Raises:
             OSError: they may not be durable still.
@@ -141,8 +141,8 @@ class Durability:
         """End what `begin_round` began, before its result is reported.
 
         Args:
-            durable_end: records below this offset are durable.
-            error: why they are not.
+            durable_end: Records below this offset are durable.
+            error: Why they are not.
         """
         with self._round_ended:
             self._round_error = self._round_error or error

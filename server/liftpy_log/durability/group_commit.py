@@ -52,14 +52,14 @@ class GroupCommit:
     """Makes logs durable in rounds.
 
     Args:
-        files: the node's open files.
-        wal: the write-ahead log; without one every log is synced by itself.
-        on_round: called in the rounds' thread with the results of each; hands them to the thread that owns the logs.
-        direct_max: largest number of dirty logs that are synced by themselves although there is a write-ahead log.
-        clock: times rounds; by default the system's.
+        files: The node's open files.
+        wal: The write-ahead log; without one every log is synced by itself.
+        on_round: Called in the rounds' thread with the results of each; hands them to the thread that owns the logs.
+        direct_max: Largest number of dirty logs that are synced by themselves although there is a write-ahead log.
+        clock: Times rounds; by default the system's.
 
     Attributes:
-        round_s: how long rounds took.
+        round_s: How long rounds took.
     """
 
     def __init__(

@@ -64,11 +64,11 @@ class WriteAheadLog:
     Args:
         disk: Disk that holds the files.
         directory: Directory of the node's write-ahead log files.
-        root: the data directory; segments are named relative to it.
-        file_bytes_max: size at which a file is closed.
+        root: The data directory; segments are named relative to it.
+        file_bytes_max: Size at which a file is closed.
 
     Attributes:
-        turn: held by a round while it writes, and until the segments that are due with it are synced.
+        turn: Held by a round while it writes, and until the segments that are due with it are synced.
     """
 
     def __init__(self, disk: Disk, directory: Path, root: Path, file_bytes_max: int = WAL_FILE_BYTES_MAX) -> None:
@@ -94,7 +94,7 @@ class WriteAheadLog:
         """Make batches durable.
 
         Args:
-            batches: for each log its contiguous batches in one segment.
+            batches: Contiguous batches in one segment, for each log.
 
         Raises:
             OSError: they may not be durable; the file is given up.

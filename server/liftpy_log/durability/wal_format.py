@@ -81,7 +81,7 @@ class NotWellError(Exception):
     """A round is torn or damaged.
 
     Attributes:
-        position: where in the file the head or entry begins that is not well.
+        position: Where in the file the head or entry begins that is not well.
     """
 
     def __init__(self, position: int) -> None:

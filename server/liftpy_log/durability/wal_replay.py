@@ -37,8 +37,8 @@ def replay_wal(disk: Disk, directory: Path, root: Path, on_torn: Callable[[], No
     Args:
         disk: Disk that holds the files.
         directory: Directory of the write-ahead log.
-        root: the data directory.
-        on_torn: called, before anything is changed, when the log ends with what was never durable, or is damaged there:
+        root: The data directory.
+        on_torn: Called, before anything is changed, when the log ends with what was never durable, or is damaged there:
             nobody can tell.
 
     Returns:

@@ -47,11 +47,11 @@ class DedupeMemory:
     So all of them together take at most twice of it.
 
     Args:
-        bytes_max: for all windows.
+        bytes_max: Memory for all windows, bytes.
 
     Attributes:
-        size_bytes: what they take.
-        windows: how many of them take anything.
+        size_bytes: What they take.
+        windows: How many of them take anything.
     """
 
     def __init__(self, bytes_max: int = 2**30) -> None:
@@ -68,9 +68,9 @@ class _Mark:
     """Where the ids of a short span of time begin.
 
     Attributes:
-        span: when it begins.
+        span: When it begins.
         number: Number of its first id.
-        last: time of the newest record whose id is in it.
+        last: Time of the newest record whose id is in it.
     """
 
     __slots__ = ("last", "number", "span")
@@ -85,13 +85,13 @@ class DedupeWindow:
     """The ids that one partition remembers.
 
     Args:
-        window_ns: how much older than the newest record an id may be.
-        ids_max: how many ids are remembered; 0 turns deduplication off.
-        memory: what all windows of the node share.
+        window_ns: How much older than the newest record an id may be.
+        ids_max: How many ids are remembered; 0 turns deduplication off.
+        memory: What all windows of the node share.
 
     Attributes:
-        end_offset: the ids of all records below it went through here, and none of a record from there on.
-        ordered: the ordered producers.
+        end_offset: The ids of all records below it went through here, and none of a record from there on.
+        ordered: The ordered producers.
     """
 
     def __init__(self, window_ns: int, ids_max: int, memory: DedupeMemory | None = None) -> None:
@@ -195,10 +195,10 @@ class DedupeWindow:
         What is remembered of records at its place, or behind it, was never stored, and is forgotten.
 
         Args:
-            timestamp: not before that of the batch before.
+            timestamp: Not before that of the batch before.
             ids: Ids of the batch, at least one.
-            offsets: where their records are, ascending.
-            records: for how many records each stands.
+            offsets: Where their records are, ascending.
+            records: Number of records that each id stands for.
         """
         if not self.ids_max:
             self._forgotten_at = timestamp

@@ -98,8 +98,8 @@ class ToldProducers(NamedTuple):
     """What a file, or a leader, says of ordered producers.
 
     Attributes:
-        end: of each producer it is the highest batch below that offset.
-        batches: ascending by offset.
+        end: Offset below which it is the highest batch of each producer.
+        batches: Ascending by offset.
     """
 
     end: int
@@ -113,7 +113,7 @@ class OrderedMemory:
         producers_max: Beyond that no leader takes new ones. A follower takes what its leader has.
 
     Attributes:
-        producers: how many there are.
+        producers: How many there are.
     """
 
     def __init__(self, producers_max: int = NODE_PRODUCERS_MAX) -> None:
@@ -131,8 +131,8 @@ class OrderedProducers:
 
     Attributes:
         end_offset: What is stored below it is known here, and nothing from there on.
-        is_whole: whether what was stored below the log's start is known, too.
-        told_end: a leader said that records below it are committed; they may be not on this disk.
+        is_whole: Whether what was stored below the log's start is known, too.
+        told_end: A leader said that records below it are committed; they may be not on this disk.
         saved_end: `end_offset` of the file; None if there is no file, -1 if it says what is not so any more.
     """
 
@@ -172,9 +172,9 @@ class OrderedProducers:
         """Remember a batch that was appended.
 
         Args:
-            producer: its producer.
-            batch: what it is.
-            committed_end: records below it are never cut off.
+            producer: Producer that sent the batch.
+            batch: What it is.
+            committed_end: Records below it are never cut off.
         """
         self._changed_end = max(self._changed_end, batch.offset + 1)
         batches = self._batches.get(producer)
@@ -303,12 +303,12 @@ def load_ordered(
     """What the file of a partition says, as far as the log has it.
 
     Args:
-        disk: where.
-        directory: of the partition.
-        log_start: of its log.
-        log_end: of its log.
-        checkpointed_end: what the last checkpoint says was committed; 0 if it says nothing.
-        memory: what all partitions of the node share.
+        disk: Disk that has the file.
+        directory: Directory of the partition.
+        log_start: First offset of the log.
+        log_end: Log end offset.
+        checkpointed_end: What the last checkpoint says was committed; 0 if it says nothing.
+        memory: What all partitions of the node share.
 
     Raises:
         OSError: the disk fails.

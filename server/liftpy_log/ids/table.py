@@ -76,14 +76,14 @@ class IdTable:
     Ids are numbered from 0 on in the order in which they were added, which is that of their offsets.
 
     Args:
-        number: what the owner calls the first id.
-        ids: for how many there is to be room at least, up to 1,048,576.
+        number: What the owner calls the first id.
+        ids: Number of ids that there is to be room for at least, up to 1,048,576.
 
     Attributes:
-        number: what the owner calls the first id.
-        count: how many ids there are.
-        least: ids below this number are not there, to whoever looks.
-        others: numbers by first hash, of ids whose bucket was full.
+        number: What the owner calls the first id.
+        count: How many ids there are.
+        least: Ids below this number are not there, to whoever looks.
+        others: Numbers by first hash, of ids whose bucket was full.
     """
 
     def __init__(self, number: int, ids: int) -> None:
@@ -176,8 +176,8 @@ class IdTable:
 
         Args:
             ids: The ids.
-            offsets: where their records are, above all that were added before.
-            records: for how many records each stands.
+            offsets: Where their records are, above all that were added before.
+            records: Number of records that each id stands for.
         """
         first, second = ids
         start, end = self.count, self.count + len(first)

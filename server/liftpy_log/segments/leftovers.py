@@ -45,8 +45,8 @@ def drop_replaced(disk: Disk, files: FileCache, segments: list[Segment]) -> None
 
     Args:
         disk: Disk that holds the files.
-        files: the node's open files.
-        segments: that were found, in the order of their base offsets; what is deleted is taken from the list.
+        files: The node's open files.
+        segments: Segments that were found, in the order of their base offsets; what is deleted is taken from the list.
 
     Raises:
         OSError: some may be left, and are found again.

@@ -43,10 +43,10 @@ class TornTail(NamedTuple):
     """Bytes at the end of a log that are no whole batch.
 
     Attributes:
-        path: the segment's file.
-        position: where in it they begin.
+        path: The segment's file.
+        position: Where in it they begin.
         length: Number of bytes.
-        offset: the log ends there without them.
+        offset: The log ends there without them.
     """
 
     path: Path
@@ -101,11 +101,11 @@ def recover_active(
     """Learn what the newest segment holds, check its end, and cut off a torn tail.
 
     Args:
-        segment: the segment; it knows all of its content afterwards.
-        file: its open file.
-        durable_end: offset up to which records are known to have been durable.
-        verify_bytes: how much of the end to check beyond what the index asks for.
-        on_torn: called before a torn tail is cut off; an error that it raises leaves the file as it is.
+        segment: The segment; it knows all of its content afterwards.
+        file: Open file of the segment.
+        durable_end: Offset up to which records are known to have been durable.
+        verify_bytes: How much of the end to check beyond what the index asks for.
+        on_torn: Called before a torn tail is cut off; an error that it raises leaves the file as it is.
 
     Raises:
         SegmentCorruptError: something other than a torn tail is wrong with it.

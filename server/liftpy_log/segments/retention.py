@@ -20,9 +20,9 @@ def retention_offset(segments: Sequence[Segment], *, before_ns: int, bytes_max: 
 
     Args:
         segments: Segments, oldest first.
-        before_ns: records with an earlier time may go.
-        bytes_max: the log may be cut to this size.
-        messages_max: the log may be cut to this number of records.
+        before_ns: Records with an earlier time may go.
+        bytes_max: The log may be cut to this size.
+        messages_max: The log may be cut to this number of records.
     """
     if not segments:
         return None
@@ -46,10 +46,10 @@ def is_active_expired(active: Segment, now: int, before_ns: int, *, segment_age_
     So that records of a stream that went quiet are dropped in time too.
 
     Args:
-        active: the newest segment.
-        now: the log's time, ns since the epoch.
-        before_ns: records with an earlier time may go; 0 is no limit.
-        segment_age_ns: how long a segment may grow.
+        active: The newest segment.
+        now: The log's time, ns since the epoch.
+        before_ns: Records with an earlier time may go; 0 is no limit.
+        segment_age_ns: How long a segment may grow.
     """
     if not active.size or active.first_timestamp is None:
         return False

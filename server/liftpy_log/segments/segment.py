@@ -50,11 +50,11 @@ class Segment:
     """One segment of a partition.
 
     Attributes:
-        path: the file of record batches.
-        base_offset: offset of the first record, or the next one while there is none.
-        generation: how often it was compacted.
-        size: bytes of record batches.
-        next_offset: offset after the last record.
+        path: The file of record batches.
+        base_offset: Offset of the first record, or the next one while there is none.
+        generation: How often it was compacted.
+        size: Bytes of record batches.
+        next_offset: Offset after the last record.
         first_timestamp: Time of the first batch, ns; None while there is none.
         max_timestamp: Time of the last batch, ns; 0 while there is none.
     """
@@ -135,9 +135,9 @@ class Segment:
         """What this segment is when its file is cut to `position`.
 
         Args:
-            file: its open file, not cut yet.
-            position: where its batch `last` ends.
-            last: header of the last batch that is kept, which was located; None when none is.
+            file: Open file of the segment, not cut yet.
+            position: Where its batch `last` ends.
+            last: Header of the last batch that is kept, which was located; None when none is.
         """
         other = Segment(self._disk, self.path.parent, self.base_offset, self.generation)
         other.start_over()
@@ -333,10 +333,10 @@ def remove_oldest(disk: Disk, files: FileCache, segments: list[Segment], count: 
 
     Args:
         disk: Disk that holds the files.
-        files: the node's open files.
+        files: The node's open files.
         segments: Segments of the log, oldest first; what is deleted is taken from the list.
         count: Number of segments.
-        in_order: one after the other, so that no power loss brings one back whose successor is gone.
+        in_order: One after the other, so that no power loss brings one back whose successor is gone.
 
     Raises:
         OSError: those that are left in the list are still there.

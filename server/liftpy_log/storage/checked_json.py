@@ -46,7 +46,7 @@ def with_checksum(body: bytes) -> bytes:
     """JSON with its checksum.
 
     Args:
-        body: a JSON object with a field at least, and no space behind it.
+        body: A JSON object with a field at least, and no space behind it.
     """
     assert body.endswith(b"}"), "only an object can have a checksum"
     return b'%b,"checksum":"%b"}' % (body[:-1], sha256(body[:-1]).hexdigest().encode())

@@ -161,7 +161,7 @@ class OsDisk:
     """The disk of the operating system.
 
     Args:
-        spare_count: descriptors that are held so that files can be opened when others have taken all that are left.
+        spare_count: Descriptors that are held so that files can be opened when others have taken all that are left.
     """
 
     def __init__(self, spare_count: int = 0) -> None:
@@ -270,10 +270,10 @@ def write_atomically(disk: Disk, path: Path, data: bytes, *, durable: bool = Tru
 
     Args:
         disk: Disk that holds the files.
-        path: the file.
-        data: its new content.
-        durable: return only when the new content is on disk; a cache that is checked when it is read needs less.
-        at_once: return only when a crash does not bring the old content back; thousands of files may wait for that.
+        path: The file.
+        data: Content that the file is to have.
+        durable: Return only when the new content is on disk; a cache that is checked when it is read needs less.
+        at_once: Return only when a crash does not bring the old content back; thousands of files may wait for that.
     """
     temporary = path.with_name(path.name + ".tmp")
     disk.remove(temporary)

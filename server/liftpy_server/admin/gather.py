@@ -33,7 +33,7 @@ class Gatherer:
 
     Args:
         node: This node.
-        requests: asks nodes.
+        requests: Asks nodes.
     """
 
     def __init__(self, node: NodeParts, requests: NodeRequests) -> None:

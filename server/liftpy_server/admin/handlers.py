@@ -53,10 +53,10 @@ class Handlers:
 
     Args:
         node: This node.
-        requests: asks other nodes.
+        requests: Asks other nodes.
 
     Attributes:
-        answer_bytes_max: what the NATS server takes as one payload.
+        answer_bytes_max: What the NATS server takes as one payload.
     """
 
     def __init__(self, node: NodeParts, requests: NodeRequests) -> None:

@@ -41,7 +41,7 @@ class LocalHandlers:
     """The node-addressed handlers of one node.
 
     Attributes:
-        answer_bytes_max: what the NATS server takes as one payload.
+        answer_bytes_max: What the NATS server takes as one payload.
     """
 
     def __init__(self, node: NodeParts) -> None:

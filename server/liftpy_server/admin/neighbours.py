@@ -37,8 +37,8 @@ async def check_alone(options: NatsOptions, node_id: str, cluster_id: str) -> No
     """Do nothing when nobody answers, or only nodes of this cluster.
 
     Args:
-        options: how to reach NATS.
-        node_id: this node, which answers nothing yet.
+        options: How to reach NATS.
+        node_id: This node, which answers nothing yet.
         cluster_id: Id of its cluster.
 
     Raises:

@@ -49,15 +49,15 @@ class NodeParts:
     """See the module. They run by the time that they are handed over.
 
     Attributes:
-        incarnation: of the node.
-        started_ns: when its process started.
-        follow_token: admits the other nodes of the cluster.
-        tier: the bucket; None without one.
-        cold: reads the bucket; None without one.
-        canary: messages that are published and read back; None without one.
-        durations: of what the node does, by what it is.
-        wait_followed: waits until the node does what the metadata says now.
-        was_removed: the cluster goes on without the node of this incarnation.
+        incarnation: Incarnation of the node.
+        started_ns: When its process started.
+        follow_token: Admits the other nodes of the cluster.
+        tier: The bucket; None without one.
+        cold: Reads the bucket; None without one.
+        canary: Messages that are published and read back; None without one.
+        durations: Durations of what the node does, by what it is.
+        wait_followed: Waits until the node does what the metadata says now.
+        was_removed: The cluster goes on without the node of this incarnation.
     """
 
     config: NodeConfig

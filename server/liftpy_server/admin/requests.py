@@ -69,8 +69,8 @@ class PurgeRequest:
 
     Attributes:
         name: Name of the stream.
-        partition: by default all of them.
-        offset: first offset to keep.
+        partition: Number of the partition; by default all.
+        offset: First offset to keep.
     """
 
     name: str

@@ -26,8 +26,8 @@ def check_unreserved(stream: StreamConfig, node: NodeConfig) -> None:
     """Refuse a stream that stores what is not for streams.
 
     Args:
-        stream: to be created, or as it would be after a change.
-        node: names the subjects that may be stored all the same.
+        stream: Stream to be created, or as it would be after a change.
+        node: Names the subjects that may be stored all the same.
 
     Raises:
         ConfigError: it does.

@@ -67,10 +67,10 @@ class AdminService:
     """Answers admin requests.
 
     Args:
-        node: the node to administer.
+        node: The node to administer.
 
     Attributes:
-        requests: asks other nodes.
+        requests: Asks other nodes.
     """
 
     def __init__(self, node: NodeParts) -> None:

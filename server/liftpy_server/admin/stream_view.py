@@ -41,8 +41,9 @@ class Told(NamedTuple):
     """What one node told of the partitions that it leads.
 
     Attributes:
-        streams: by uuid: its `counters`, the `gaps` that are not recorded yet, and its `partitions` with their numbers.
-        silence: why it told nothing, or not all; None when it told all it was asked.
+        streams: By uuid: the `counters` of the stream, the `gaps` that are not recorded yet, and its `partitions` with
+            their numbers.
+        silence: Why it told nothing, or not all; None when it told all it was asked.
     """
 
     streams: Mapping[str, dict[str, Any]]
@@ -73,9 +74,9 @@ def show_stream(info: StreamInfo, told: Mapping[str, Told], *, brief: bool = Fal
     """One stream, as JSON.
 
     Args:
-        info: the stream in the metadata.
-        told: by node, what the leaders told. Partitions of nodes that told nothing are shown without numbers.
-        brief: leave out the gaps.
+        info: The stream in the metadata.
+        told: What the leaders told, by node. Partitions of nodes that told nothing are shown without numbers.
+        brief: Leave out the gaps.
     """
     partitions = [_show_partition(info.uuid, number, meta, told) for number, meta in enumerate(info.partitions)]
     known = [partition for partition in partitions if not partition["unreachable"]]

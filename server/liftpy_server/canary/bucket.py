@@ -20,7 +20,7 @@ class BucketLook:
     """Reads values by offset.
 
     Args:
-        store: the bucket.
+        store: The bucket.
     """
 
     def __init__(self, store: ObjectStore) -> None:

@@ -43,12 +43,12 @@ class Canary:
     """See the module.
 
     Args:
-        lift: the connection.
-        config: what to publish, and how long to wait.
-        group: that it reads as, and deletes at the end.
-        read_bucket: given uuid of the stream, partition and offsets, blocks, and returns where the bucket's part of the
+        lift: The connection.
+        config: What to publish, and how long to wait.
+        group: Name of the group that it reads as, and deletes at the end.
+        read_bucket: Given uuid of the stream, partition and offsets, blocks, and returns where the bucket's part of the
             partition starts and ends, and the values there; None if it has nothing. None: not to be looked at.
-        tell: called after each message.
+        tell: Called after each message.
     """
 
     def __init__(

@@ -29,14 +29,14 @@ class CanaryHost:
     """See the module.
 
     Args:
-        config: of the node.
-        clock: of the node.
+        config: Configuration of the node.
+        clock: Clock of the node.
 
     Attributes:
-        acked: messages that were acknowledged.
-        unacked: messages that were not.
-        ways: what became of them, by way of reading.
-        seconds: of acks, and until messages were read, by way of reading.
+        acked: Messages that were acknowledged.
+        unacked: Messages that were not.
+        ways: What became of them, by way of reading.
+        seconds: Seconds until acks, and until messages were read, by way of reading.
     """
 
     def __init__(self, config: NodeConfig, clock: Clock) -> None:

@@ -29,10 +29,10 @@ class WayCounts:
     """How messages came out one way of reading.
 
     Attributes:
-        read: as they were published.
-        late: not in time.
-        lost: missing, or other than they were published.
-        doubled: stored more than once.
+        read: Number of messages that were read as they were published.
+        late: Not in time.
+        lost: Missing, or other than they were published.
+        doubled: Stored more than once.
     """
 
     read: int = 0
@@ -46,9 +46,9 @@ class CanaryCounts:
     """What came of all messages.
 
     Attributes:
-        acked: messages with an ack.
-        unacked: messages without one.
-        ways: by way of reading.
+        acked: Messages with an ack.
+        unacked: Messages without one.
+        ways: Counts by way of reading.
         seconds: (what, duration) of acks, and from the publish until the message was read; the newest ones.
     """
 
@@ -81,8 +81,8 @@ class Ledger:
     """See the module.
 
     Args:
-        run: a name that no other canary of the stream has.
-        timeouts_s: by way of reading, after which a message is late.
+        run: A name that no other canary of the stream has.
+        timeouts_s: Time after which a message is late, by way of reading, seconds.
     """
 
     def __init__(self, run: str, timeouts_s: Mapping[str, float]) -> None:

@@ -52,8 +52,8 @@ class _Seen(NamedTuple):
     Attributes:
         log: The log.
         config: Settings of its stream.
-        end: where its newest segment began.
-        until_s: when to look again in any case, monotonic.
+        end: Where its newest segment began.
+        until_s: When to look again in any case, monotonic.
     """
 
     log: PartitionLog
@@ -66,8 +66,8 @@ class _Trouble(NamedTuple):
     """A log whose last pass failed.
 
     Attributes:
-        backoff_s: between the last attempt and the next.
-        until_s: when the next attempt may be, monotonic.
+        backoff_s: Time between the last attempt and the next, seconds.
+        until_s: When the next attempt may be, monotonic.
     """
 
     backoff_s: float
@@ -78,9 +78,9 @@ class Compactor:
     """Compacts partitions when they are due.
 
     Args:
-        partitions: those of which this node has a replica, in any role, as they are now.
-        clock: for what is looked at again later.
-        make_worker: what runs the passes of one look.
+        partitions: Those of which this node has a replica, in any role, as they are now.
+        clock: Clock for what is looked at again later.
+        make_worker: What runs the passes of one look.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ class CompactionFailedError(LiftError):
     """A pass failed; nothing half done is visible.
 
     Attributes:
-        is_damage: a segment is damaged; the partition can not be used further.
+        is_damage: A segment is damaged; the partition can not be used further.
     """
 
     def __init__(self, message: str, *, is_damage: bool = False) -> None:

@@ -29,7 +29,7 @@ class Batch(NamedTuple):
     """Commands that go into one entry.
 
     Attributes:
-        positions: where each was in what was given.
+        positions: Where each was in what was given.
         items: [id, op, args] of each.
     """
 

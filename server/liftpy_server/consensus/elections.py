@@ -34,10 +34,10 @@ class Elections:
 
     Args:
         settings: Settings of this node.
-        core: runs the elections.
-        journal: has the log by which candidates are compared.
+        core: Runs the elections.
+        journal: Has the log by which candidates are compared.
         peers: Voters.
-        transport: carries questions and answers.
+        transport: Carries questions and answers.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Elections:
         """Take a question for a vote, or an answer to one. A member that has no vote here may have one in its own log.
 
         Args:
-            node: a member.
+            node: A member.
             message: pre_vote, pre_vote_response, request_vote or response_vote.
         """
         match message["type"]:

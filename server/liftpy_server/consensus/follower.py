@@ -40,12 +40,12 @@ class RaftFollower:
     """Takes the entries and snapshots of a leader, and answers it.
 
     Args:
-        core: knows term, role and commit index.
+        core: Knows term, role and commit index.
         journal: Journal with the entries of the Raft log.
-        peers: told when entries change the members.
-        transport: carries the answers.
-        snapshots: installs a leader's snapshot.
-        proposals: told which entries a snapshot swallowed.
+        peers: Told when entries change the members.
+        transport: Carries the answers.
+        snapshots: Installs a leader's snapshot.
+        proposals: Told which entries a snapshot swallowed.
     """
 
     def __init__(

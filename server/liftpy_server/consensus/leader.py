@@ -42,15 +42,15 @@ class RaftLeader:
     """Appends to the log and sends it, while this node leads.
 
     Args:
-        core: knows whether this node leads, and where each follower is in the log.
+        core: Knows whether this node leads, and where each follower is in the log.
         journal: Journal with the entries of the Raft log.
         peers: Followers.
-        transport: takes messages to them.
-        snapshots: sent to those that are behind the beginning of the log.
-        random: makes up the id of a new cluster.
+        transport: Takes messages to them.
+        snapshots: Sent to those that are behind the beginning of the log.
+        random: Makes up the id of a new cluster.
 
     Attributes:
-        is_handing_over: this node takes no commands, so that its successor can catch up.
+        is_handing_over: This node takes no commands, so that its successor can catch up.
     """
 
     def __init__(

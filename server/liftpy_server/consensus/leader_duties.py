@@ -34,11 +34,11 @@ class LeaderDuties:
 
     Args:
         settings: Settings of this node.
-        core: knows whether this node leads, and where each follower is in the log.
+        core: Knows whether this node leads, and where each follower is in the log.
         journal: Journal with the entries of the Raft log.
-        leader: appends changes of members.
+        leader: Appends changes of members.
         peers: Members of the Raft group.
-        transport: knows the data directories of those that are connected.
+        transport: Knows the data directories of those that are connected.
     """
 
     def __init__(

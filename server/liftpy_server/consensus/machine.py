@@ -88,8 +88,8 @@ class MetadataMachine:
     """Applies commands on the tick thread; the state may be read from any.
 
     Args:
-        on_change: called after the state changed.
-        on_applied: called before that for each entry: with the state before it, the one after it, and its time. Not
+        on_change: Called after the state changed.
+        on_applied: Called before that for each entry: with the state before it, the one after it, and its time. Not
             called where the state comes from a snapshot.
     """
 

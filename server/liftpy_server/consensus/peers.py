@@ -19,17 +19,17 @@ class Peers:
 
     Args:
         node_id: Id of this node.
-        journal: has the instance of this node.
-        membership: folded from the log.
-        core: counts the votes of those that vote.
-        transport: connects with all of them.
+        journal: Has the instance of this node.
+        membership: Folded from the log.
+        core: Counts the votes of those that vote.
+        transport: Connects with all of them.
 
     Attributes:
-        membership: folded from the log; whoever changes the log changes it, and calls `sync`.
-        followers: all other members, those that only learn among them.
-        connected: whoever has a connection with this node, member or not.
-        voters: who votes, this node among them if it does.
-        learners: who follows, and does not vote.
+        membership: Folded from the log; whoever changes the log changes it, and calls `sync`.
+        followers: All other members, those that only learn among them.
+        connected: Whoever has a connection with this node, member or not.
+        voters: Voters, this node among them if it votes.
+        learners: Nodes that follow and do not vote.
     """
 
     def __init__(

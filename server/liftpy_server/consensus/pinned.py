@@ -37,8 +37,8 @@ def check_pinned(folder: Path | None = None, *, version: str = VERSION, wanted: 
     """Check version and sources of the consensus library.
 
     Args:
-        folder: where its sources are; the installed ones when None.
-        version: what it says it is.
+        folder: Where its sources are; the installed ones when None.
+        version: What it says it is.
         wanted: SHA-256 in hex, by file name.
 
     Raises:

@@ -57,12 +57,12 @@ class Proposals:
     """The commands that were proposed on this node, or forwarded to it, and are not answered.
 
     Args:
-        core: knows who leads.
+        core: Knows who leads.
         journal: Journal with the entries of the Raft log.
-        machine: says which commands are sound.
-        leader: appends, while this node leads.
-        peers: says who is connected.
-        transport: carries what is forwarded.
+        machine: Says which commands are sound.
+        leader: Appends, while this node leads.
+        peers: Says who is connected.
+        transport: Carries what is forwarded.
     """
 
     def __init__(
@@ -93,8 +93,8 @@ class Proposals:
         """Propose an entry, from any thread.
 
         Args:
-            entry: its first byte says what it is.
-            callback: called once, unless the answer is lost.
+            entry: Entry, whose first byte says what it is.
+            callback: Called once, unless the answer is lost.
         """
         self._queue(entry, callback)
 

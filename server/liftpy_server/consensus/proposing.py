@@ -29,8 +29,8 @@ class Proposer:
     """Made and used on the event loop.
 
     Args:
-        submit: hands an entry to the tick thread; its callback is called there.
-        timeout_s: after this long without an answer, the outcome of an entry is unknown.
+        submit: Hands an entry to the tick thread; its callback is called there.
+        timeout_s: Time without an answer after which the outcome of an entry is unknown, seconds.
     """
 
     def __init__(self, submit: Callable[[bytes, Callable[[Any, int], None]], None], timeout_s: float) -> None:

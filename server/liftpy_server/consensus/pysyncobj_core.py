@@ -61,14 +61,14 @@ class Hooks:
     """What the core asks for, in the middle of a tick or a message.
 
     Attributes:
-        may_stand: the election deadline has passed. Whether this node stands for election now.
-        elected: this node has won. Nothing is appended in its term, and nothing is sent.
-        leading: the no-op of its term is in the log, and was sent.
-        leader_changed: answers of the leader of before will not come any more.
-        apply_committed: entries up to `commit_index` are committed. Apply them, and move `applied_index` with each.
-        send_log: followers get what they lack, or a heartbeat.
-        take_proposals: append or forward the commands that wait.
-        keep_snapshot: begin or end a snapshot, if it is time.
+        may_stand: The election deadline has passed. Whether this node stands for election now.
+        elected: This node has won. Nothing is appended in its term, and nothing is sent.
+        leading: The no-op of its term is in the log, and was sent.
+        leader_changed: Answers of the leader of before will not come any more.
+        apply_committed: Entries up to `commit_index` are committed. Apply them, and move `applied_index` with each.
+        send_log: Followers get what they lack, or a heartbeat.
+        take_proposals: Append or forward the commands that wait.
+        keep_snapshot: Begin or end a snapshot, if it is time.
     """
 
     may_stand: Callable[[], bool]
@@ -98,13 +98,13 @@ class Core:
 
     Args:
         settings: Settings of this node.
-        other_voters: by name.
-        journal: keeps term, vote and log. It is flushed before anything of them is told or counted.
-        wire: sends messages and waits for them.
-        random: draws election timeouts.
+        other_voters: Other voters by name.
+        journal: Keeps term, vote and log. It is flushed before anything of them is told or counted.
+        wire: Sends messages and waits for them.
+        random: Draws election timeouts.
 
     Attributes:
-        hooks: to be set before the first tick.
+        hooks: Hooks, to be set before the first tick.
     """
 
     hooks: Hooks
@@ -133,7 +133,7 @@ class Core:
         """Take a message about an election, or the acknowledgement of a follower.
 
         Args:
-            node: who sent it.
+            node: Id of the node that sent it.
             message: request_vote, response_vote, timeout_now, or a next_node_idx of this term.
         """
         self._library._SyncObj__onMessageReceived(Node(node), message)

@@ -57,11 +57,11 @@ class Raft:
 
     Args:
         settings: Settings of this node.
-        transport: how it reaches the others.
-        machine: what the commands are applied to.
-        disk: where the folder of the settings is.
-        random: for election timeouts, and for names that nobody had before.
-        snapshot_writer: writes snapshots while the voter goes on.
+        transport: How it reaches the others.
+        machine: What the commands are applied to.
+        disk: Where the folder of the settings is.
+        random: Source of election timeouts, and of names that nobody had before.
+        snapshot_writer: Writes snapshots while the voter goes on.
 
     Raises:
         JournalError: the journal can not be used.
@@ -175,8 +175,8 @@ class Raft:
         """Propose an entry.
 
         Args:
-            entry: its first byte says what it is.
-            callback: called once with what the state machine returned and a `Reason`, unless the answer is lost: the
+            entry: Entry, whose first byte says what it is.
+            callback: Called once with what the state machine returned and a `Reason`, unless the answer is lost: the
                 caller needs a timeout of its own. Called on the tick thread; what it raises stops nothing.
         """
 

@@ -22,10 +22,10 @@ class Voter:
     """A member of the metadata quorum.
 
     Attributes:
-        node_id: its name; never changes, and is what its certificate must carry.
-        host: where the others reach it.
-        port: as above; 0 while it does not listen.
-        instance: which data directory it has, once that is known to the cluster; a directory that is made again has
+        node_id: Name of the voter; it never changes, and is what its certificate must carry.
+        host: Where the others reach it.
+        port: Port of the voter; 0 while it does not listen.
+        instance: Id of its data directory, once that is known to the cluster; a directory that is made again has
             another. Two of the same name, host and port are equal, whatever it is.
     """
 
@@ -73,19 +73,19 @@ class RaftSettings:
 
     Attributes:
         node_id: Id of this node.
-        voters: who votes when the cluster is first started, this node among them; later starts go by the journal, and
-            take only addresses from here. A node that joins is given those that vote already.
-        folder: where journal and snapshot are kept.
+        voters: Voters when the cluster is first started, this node among them; later starts go by the journal, and take
+            only addresses from here. A node that joins is given those that vote already.
+        folder: Where journal and snapshot are kept.
         cluster_id: Id of the cluster to join; empty where a new one is started, and at later starts.
-        bind_host: the address to listen at; no other is bound.
-        bind_port: as above; None for a cluster of one that does not listen.
-        cluster_key: shared secret, at least 32 bytes; not needed with `tls`.
-        tls: certificates for mutual TLS.
-        election_timeout_min_s: a follower that hears no leader for a random time between this and twice this stands
+        bind_host: The address to listen at; no other is bound.
+        bind_port: Port to bind; None for a cluster of one that does not listen.
+        cluster_key: Shared secret, at least 32 bytes; not needed with `tls`.
+        tls: Certificates for mutual TLS.
+        election_timeout_min_s: A follower that hears no leader for a random time between this and twice this stands
             for election.
-        heartbeat_s: how often a leader speaks.
-        propose_timeout_s: after this long without an answer, the outcome of a command is unknown.
-        snapshot_every_entries: length of the log at which a snapshot replaces it.
+        heartbeat_s: How often a leader speaks.
+        propose_timeout_s: Time without an answer after which the outcome of a command is unknown, seconds.
+        snapshot_every_entries: Length of the log at which a snapshot replaces it.
     """
 
     node_id: str

@@ -68,17 +68,17 @@ class SnapshotKeeper:
 
     Args:
         path: Path of the file.
-        disk: where it is.
-        every_entries: length of the log at which a snapshot replaces its beginning.
+        disk: Where it is.
+        every_entries: Length of the log at which a snapshot replaces its beginning.
         journal: Journal with the entries of the Raft log.
-        machine: has the state.
-        core: knows what is applied.
-        peers: told when a snapshot changes the members.
-        writer: writes snapshots while the voter goes on.
+        machine: Has the state.
+        core: Knows what is applied.
+        peers: Told when a snapshot changes the members.
+        writer: Writes snapshots while the voter goes on.
 
     Attributes:
         index: Index of the newest entry in the snapshot on disk; 0 when there is none.
-        is_due: the one on disk can not be used any more: write another one.
+        is_due: The one on disk can not be used any more: write another one.
     """
 
     def __init__(

@@ -53,11 +53,11 @@ class RaftMetadataStore:
     """The metadata as this node knows them, for the event loop; commands go to the voter on its own thread.
 
     Args:
-        settings: of this voter.
-        clock: stamps the commands.
-        on_fatal: called on the tick thread when the voter can not go on; the default ends the process with code 70.
-        make_transport: opens the port.
-        on_applied: see `MetadataMachine`; called on the tick thread, must not raise, and must be quick.
+        settings: Settings of this voter.
+        clock: Stamps the commands.
+        on_fatal: Called on the tick thread when the voter can not go on; the default ends the process with code 70.
+        make_transport: Opens the port.
+        on_applied: See `MetadataMachine`; called on the tick thread, must not raise, and must be quick.
     """
 
     def __init__(
@@ -180,9 +180,9 @@ class RaftMetadataStore:
         """Apply a command, on whichever node it is proposed.
 
         Args:
-            op: the command.
-            command_id: the same id proposed again is applied once.
-            args: the command's arguments.
+            op: The command.
+            command_id: The same id proposed again is applied once.
+            args: The command's arguments.
 
         Returns:
             The value of its outcome.

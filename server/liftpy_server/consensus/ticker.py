@@ -35,8 +35,8 @@ class Ticker:
     """Runs the ticks of one voter until it is stopped or one fails. After a failure there is never another tick.
 
     Args:
-        raft: the voter; closed when the thread ends.
-        on_fatal: called on the thread with what a tick raised.
+        raft: The voter; closed when the thread ends.
+        on_fatal: Called on the thread with what a tick raised.
     """
 
     def __init__(self, raft: Raft, on_fatal: Callable[[BaseException], None]) -> None:

@@ -32,12 +32,12 @@ class Backlog:
     """See the module. `applied` is called on the consensus thread, everything else on the event loop.
 
     Args:
-        limit: of events; the oldest are dropped beyond it.
+        limit: Number of events; the oldest are dropped beyond it.
 
     Attributes:
-        dropped_to: the newest event that was dropped for want of room.
-        unstored: how many were dropped since the newest one of which this node knows that it is stored.
-        failures: changes of which the events could not be found, by a fault of the program.
+        dropped_to: The newest event that was dropped for want of room.
+        unstored: How many were dropped since the newest one of which this node knows that it is stored.
+        failures: Changes of which the events could not be found, by a fault of the program.
     """
 
     def __init__(self, limit: int = BACKLOG_MAX) -> None:

@@ -31,9 +31,9 @@ class Condition(NamedTuple):
     """What may last for a while.
 
     Attributes:
-        kind: of the event with which it begins.
-        stream: that it is about, if it is about one.
-        partition: that it is about, if it is about one.
+        kind: Kind of the event with which it begins.
+        stream: Stream that it is about, if it is about one.
+        partition: Partition that it is about, if it is about one.
     """
 
     kind: str
@@ -74,11 +74,11 @@ class ConditionWatch:
         """What has begun and ended since the last look.
 
         Args:
-            now_s: monotonic.
-            found: the conditions that hold, with details.
-            refused: counts since the node started.
-            numbers: details of what ends, by kind of the event with which it began.
-            gone: of those that held, the ones that are no matter of this node any more: they end without an event.
+            now_s: Monotonic time, seconds.
+            found: The conditions that hold, with details.
+            refused: Counts since the node started.
+            numbers: Details of what ends, by kind of the event with which it began.
+            gone: Conditions that are no matter of this node any more: they end without an event.
         """
         return [*self._ended(now_s, found, numbers, set(gone)), *self._begun(now_s, found), *self._of(now_s, refused)]
 

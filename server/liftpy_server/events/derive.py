@@ -28,9 +28,9 @@ def derive(before: MetadataState, after: MetadataState, now_ns: int) -> list[Eve
     """The events of one entry.
 
     Args:
-        before: the state before it.
-        after: the state that it made.
-        now_ns: its time, stamped by the node that proposed it.
+        before: The state before it.
+        after: The state that it made.
+        now_ns: Time of the command, stamped by the node that proposed it, ns since the epoch.
     """
     now_ns = min(max(now_ns, 0), 2**63 - 1)
     events: list[Event] = []

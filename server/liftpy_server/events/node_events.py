@@ -27,9 +27,9 @@ class NodeEvents:
     """See the module. Where events are turned off nothing of it does anything.
 
     Args:
-        config: of the events.
-        node_id: this node.
-        clock: of the node.
+        config: Configuration of the events.
+        node_id: This node.
+        clock: Clock of the node.
     """
 
     def __init__(self, config: EventsConfig, node_id: str, clock: Clock) -> None:

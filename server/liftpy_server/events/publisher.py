@@ -92,17 +92,17 @@ class EventPublisher:
     """See the module.
 
     Args:
-        config: of the stream when it is created.
-        backlog: where the events are.
-        streams: the node's.
-        metadata: of the cluster.
-        files: the node's open files.
-        executor: reads from the disk.
-        clock: of the node.
+        config: Configuration of the stream when it is created.
+        backlog: Where the events are.
+        streams: The node's.
+        metadata: Metadata of the cluster.
+        files: The node's open files.
+        executor: Reads from the disk.
+        clock: Clock of the node.
 
     Attributes:
-        stored: how many events this node has stored.
-        lost: how many it could not store, as far as it knows.
+        stored: How many events this node has stored.
+        lost: How many it could not store, as far as it knows.
     """
 
     def __init__(

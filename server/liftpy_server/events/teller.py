@@ -37,9 +37,9 @@ class Disk(Protocol):
     """Looks after the disk.
 
     Attributes:
-        storage_full: messages are refused.
-        free_bytes: room that is left.
-        reserve_bytes: room that is to be left.
+        storage_full: Messages are refused.
+        free_bytes: Room that is left.
+        reserve_bytes: Room that is to be left.
     """
 
     storage_full: bool
@@ -58,15 +58,15 @@ class EventTeller:
     """See the module.
 
     Args:
-        node_id: this node.
-        streams: the node's.
-        disk: the node's.
-        tier: the bucket; None without one.
-        clock: of the node.
-        propose: of the metadata.
+        node_id: This node.
+        streams: The node's.
+        disk: The node's.
+        tier: The bucket; None without one.
+        clock: Clock of the node.
+        propose: Proposes commands to the metadata.
 
     Attributes:
-        dropped: how many events could not be told.
+        dropped: How many events could not be told.
     """
 
     def __init__(

@@ -21,11 +21,11 @@ class Gap:
 
     Attributes:
         id: Id of its own, in the whole cluster.
-        version: grows whenever a node writes it down anew; two nodes may write down the same one.
-        since_ns: last moment at which nothing was missing.
-        until_ns: first moment at which nothing was missing again; None while the gap lasts.
-        cause: what happened.
-        messages: how many messages are missing; None when nobody can know.
+        version: Grows whenever a node writes it down anew; two nodes may write down the same one.
+        since_ns: Last moment at which nothing was missing.
+        until_ns: First moment at which nothing was missing again; None while the gap lasts.
+        cause: What happened.
+        messages: How many messages are missing; None when nobody can know.
     """
 
     id: str

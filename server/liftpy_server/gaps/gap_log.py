@@ -24,7 +24,7 @@ class GapLog:
     """Gathers gaps that begin and end, and logs them.
 
     Args:
-        call_later: schedules a call, as `loop.call_later` does.
+        call_later: Schedules a call, as `loop.call_later` does.
     """
 
     def __init__(self, call_later: Callable[[float, Callable[[], None]], object]) -> None:

@@ -29,7 +29,7 @@ class GapCounter(Protocol):
     """Counts the gaps of a stream.
 
     Attributes:
-        gaps: how many have begun.
+        gaps: How many have begun.
     """
 
     gaps: int
@@ -60,9 +60,10 @@ class _Open:
     """A gap that lasts.
 
     Attributes:
-        gap: as it was written down last.
-        since_s: its begin by this node's clock of elapsed time.
-        is_ahead: it began on another node, whose wall clock is ahead of this one's; its times are by that clock.
+        gap: Gap as it was written down last.
+        since_s: Begin of the gap by this node's clock of elapsed time, seconds.
+        is_ahead: Whether it began on another node, whose wall clock is ahead of this one's; its times are by that
+            clock.
     """
 
     gap: Gap
@@ -75,10 +76,10 @@ class _Refusals:
     """Messages that were refused for one reason, and nobody could be told.
 
     Attributes:
-        gap: as it was written down last.
-        since_s: when the first of them was refused.
-        last_s: when the last of them was.
-        messages: how many there are by now.
+        gap: Gap as it was written down last.
+        since_s: When the first of them was refused.
+        last_s: When the last of them was.
+        messages: How many there are by now.
     """
 
     gap: Gap
@@ -95,12 +96,12 @@ class PartitionGaps:
         name: Name of the stream.
         number: Number of the partition.
         clock: Clock of the node.
-        keeper: has the gaps written down.
+        keeper: Has the gaps written down.
         counter: Counter of the stream.
-        created_ns: when the stream was; nothing that was published before is missing.
+        created_ns: When the stream was; nothing that was published before is missing.
 
     Attributes:
-        created_s: the same by elapsed time.
+        created_s: The same by elapsed time.
     """
 
     def __init__(

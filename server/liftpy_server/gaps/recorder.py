@@ -37,7 +37,7 @@ class GapRecorder:
     Args:
         node_id: Id of this node.
         incarnation: Incarnation of this run, so that its gaps have other ids than those of the runs before.
-        propose: of the metadata.
+        propose: Proposes commands to the metadata.
     """
 
     def __init__(self, node_id: str, incarnation: Callable[[], int], propose: Callable[..., Awaitable[Any]]) -> None:

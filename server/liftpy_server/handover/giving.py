@@ -54,11 +54,11 @@ class _Given:
     """A partition that is handed over.
 
     Attributes:
-        partition: on this node.
-        move: to whom.
-        marks: by token, the end of its log at each mark.
-        held: what came since this node ceased to store; None before, and where it goes on storing.
-        refused: which messages were not stored since the first mark, as their publishers were told.
+        partition: Partition on this node.
+        move: Node that it is given to.
+        marks: End of the log at each mark, by token.
+        held: What came since this node ceased to store; None before, and where it goes on storing.
+        refused: Messages that were not stored since the first mark, as their publishers were told.
     """
 
     partition: Partition
@@ -88,7 +88,7 @@ class Giving:
 
     Args:
         holding: Holding of this node.
-        ask: asks a node.
+        ask: Asks a node.
         metadata: Metadata of the cluster.
     """
 

@@ -40,11 +40,11 @@ class Handover:
         node_id: Id of this node.
         streams: Streams of this node.
         metadata: Metadata of the cluster.
-        ingest: hears publishers.
-        marks: heard there.
-        requests: asks nodes.
+        ingest: Hears publishers.
+        marks: Heard there.
+        requests: Asks nodes.
         clock: Clock of the node.
-        flush: sends the acks that are due.
+        flush: Sends the acks that are due.
     """
 
     def __init__(

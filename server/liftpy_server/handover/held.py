@@ -50,7 +50,7 @@ class HeldBytes:
     """How much may be held, for several partitions together.
 
     Attributes:
-        left: bytes.
+        left: Size that is left, bytes.
     """
 
     def __init__(self, left: int) -> None:
@@ -62,13 +62,13 @@ class Holding:
 
     Args:
         streams: Streams of this node.
-        ingest: hears publishers.
-        marks: heard there.
-        clock: for when messages are appended.
-        flush: sends the acks that are due.
+        ingest: Hears publishers.
+        marks: Heard there.
+        clock: Clock that says when messages are appended.
+        flush: Sends the acks that are due.
 
     Attributes:
-        room: for what is held, of all partitions together.
+        room: Room for what is held of all partitions together.
     """
 
     def __init__(
@@ -100,9 +100,9 @@ class Holding:
 
         Args:
             partition: Partition of this node, which leads it.
-            held: what it holds.
-            left: which of the messages are to be appended.
-            since_s: what was published before has been stored, by elapsed time; None where nobody knows.
+            held: What it holds.
+            left: Messages that are to be appended.
+            since_s: What was published before has been stored, by elapsed time; None where nobody knows.
         """
         partition.held = None
         name, number = partition.stream.name, partition.number
@@ -144,13 +144,13 @@ class Held:
     """Messages of a partition that wait until it is known which leader stores them.
 
     Args:
-        room: for what is held.
-        on_full: called when there is too much; before, nothing was dropped. By default all of it is.
+        room: Room for what is held.
+        on_full: Called when there is too much; before, nothing was dropped. By default all of it is.
 
     Attributes:
-        is_broken: there was too much, or some of it was lost; nothing is held any more.
-        stored: the end of the old leader's log at each mark; None until it has said so.
-        refused: which messages the old leader did not store, as their publishers were told.
+        is_broken: There was too much, or some of it was lost; nothing is held any more.
+        stored: The end of the old leader's log at each mark; None until it has said so.
+        refused: Messages that the old leader did not store, as their publishers were told.
     """
 
     def __init__(self, room: HeldBytes, on_full: Callable[[Held], None] | None = None) -> None:

@@ -37,8 +37,8 @@ def stored_of_held(stored: Sequence[Sequence[Hashable]], held: Sequence[Sequence
     """Count for each content how many of the first messages held with it are stored; none are left out.
 
     Args:
-        stored: the contents of what is stored, by segment.
-        held: the contents of what was held before the last mark, by segment.
+        stored: The contents of what is stored, by segment.
+        held: The contents of what was held before the last mark, by segment.
     """
     assert len(stored) == len(held) + 1 >= 2, "both are cut by the same marks, one at least"
     of_stored = [Counter(segment) for segment in stored]

@@ -30,11 +30,11 @@ class Refused:
     """Messages that a leader refused while others heard them too, so that no leader stores them later.
 
     Args:
-        most: how many are remembered.
-        known: those of another node, as `names` gave them.
+        most: How many are remembered.
+        known: Those of another node, as `names` gave them.
 
     Attributes:
-        is_full: there were more.
+        is_full: There were more.
     """
 
     def __init__(self, most: int, known: Iterable[str] = ()) -> None:

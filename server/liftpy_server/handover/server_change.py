@@ -88,7 +88,7 @@ class _HeldPartition:
         """Store what is held.
 
         Args:
-            stored: the end of the log at each mark, for what is stored already to be left out; None leaves out nothing.
+            stored: The end of the log at each mark, for what is stored already to be left out; None leaves out nothing.
         """
         held, self.held = self.held, None
         if held is None:
@@ -114,9 +114,9 @@ class _HeldBinding(Binding):
     """Feeds what stands for the partitions of a binding.
 
     Args:
-        binding: whose messages are held.
-        stand_in: gives what stands for a partition.
-        on_held: called when more is held.
+        binding: Binding whose messages are held.
+        stand_in: Gives what stands for a partition.
+        on_held: Called when more is held.
     """
 
     def __init__(
@@ -144,11 +144,11 @@ class ServerChange:
     """One change. See the module.
 
     Args:
-        before: the subscriptions at the old server.
-        new: those to be at the new one.
-        marks: heard at the old server.
-        clock: for when messages are stored.
-        flush: sends the acks that are due.
+        before: The subscriptions at the old server.
+        new: Those to be at the new one.
+        marks: Heard at the old server.
+        clock: Clock that says when messages are stored.
+        flush: Sends the acks that are due.
     """
 
     def __init__(
@@ -197,10 +197,10 @@ class ServerChange:
         """Leave the old server, which has the subscriptions, as the new one has by now.
 
         Args:
-            wanted: what is subscribed at both.
-            servers: connections to publish marks on: the first to the new server, and one to each other server of the
+            wanted: What is subscribed at both.
+            servers: Connections to publish marks on: the first to the new server, and one to each other server of the
                 cluster but the old one.
-            are_all: whether there is one for each.
+            are_all: Whether there is one for each.
         """
         why = "" if servers and are_all else "not every server of the cluster can be reached"
         if not why:

@@ -48,10 +48,10 @@ class Taking:
 
     Args:
         holding: Holding of this node.
-        publish: publishes a mark; returns when the server has it.
+        publish: Publishes a mark; returns when the server has it.
 
     Attributes:
-        is_closed: this node takes nothing over any more: it stops.
+        is_closed: This node takes nothing over any more: it stops.
     """
 
     def __init__(self, holding: Holding, publish: Callable[[str, bytes], Awaitable[None]]) -> None:

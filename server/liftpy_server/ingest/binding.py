@@ -21,13 +21,13 @@ class Binding:
     """One NATS subscription of a stream.
 
     Args:
-        stream: the stream.
-        subject: what is subscribed.
-        partitions: by number, those that this node leads and that this subscription feeds.
+        stream: The stream.
+        subject: What is subscribed.
+        partitions: Partitions by number, those that this node leads and that this subscription feeds.
 
     Attributes:
-        group: the queue group to join, if any.
-        skip: size of the prefix of the subjects, which is not stored.
+        group: The queue group to join, if any.
+        skip: Size of the prefix of the subjects, which is not stored.
     """
 
     def __init__(self, stream: StreamState, subject: str, partitions: dict[int, Partition]) -> None:

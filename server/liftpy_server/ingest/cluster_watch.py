@@ -36,12 +36,12 @@ class LostServer:
     """A server that is named no longer.
 
     Attributes:
-        places: its addresses; of those that came back it has none any more.
-        whole_s: everything that was published at it before had arrived when its loss was told, if it was told at once.
-        ids: by address, what the server called itself there before; without those that are not known.
-        back_s: since when it is named again, or another in its place.
-        fell_silent: it had no route, and was there all the same; None until it is looked for.
-        named: all of its addresses, also those that came back.
+        places: Addresses of the server; of those that came back it has none any more.
+        whole_s: Everything that was published at it before had arrived when its loss was told, if it was told at once.
+        ids: What the server called itself before, by address; without those that are not known.
+        back_s: Time since when it is named again, or another in its place, seconds.
+        fell_silent: Whether it had no route, and was there all the same; None until it is looked for.
+        named: All of its addresses, also those that came back.
     """
 
     places: set[str]
@@ -64,7 +64,7 @@ class ClusterWatch:
 
     Attributes:
         cause: Cause of the gap that there is while a server is lost; None while none is.
-        losses: how often one was.
+        losses: How often one was.
     """
 
     def __init__(self) -> None:
@@ -102,9 +102,9 @@ class ClusterWatch:
         """A server has said which others it reaches.
 
         Args:
-            info: what it said.
-            place: its own address.
-            whole_s: everything that was published before, and reached the server, has arrived.
+            info: What it said.
+            place: Address of the server that told it.
+            whole_s: Everything that was published before, and reached the server, has arrived.
             now_s: Current time in seconds.
 
         Returns:
@@ -133,8 +133,8 @@ class ClusterWatch:
         """A server of the cluster is found that ours has not named since we came.
 
         Args:
-            places: its addresses.
-            whole_s: what was published before was not for us.
+            places: Addresses of the server.
+            whole_s: What was published before was not for us.
             now_s: Current time in seconds.
 
         Returns:
@@ -170,9 +170,9 @@ def unnamed(own: Mapping[str, Any], place: str, others: Iterable[Mapping[str, An
     """Addresses that other servers name and ours does not.
 
     Args:
-        own: what our server says of itself.
-        place: its address.
-        others: what the others say of themselves. They do not count if they are of another cluster.
+        own: What our server says of itself.
+        place: Address of the server.
+        others: What the others say of themselves. They do not count if they are of another cluster.
     """
     told = (_named(info) for info in others if of_same_cluster(own, info))
     return set[str]().union(*told) - _named(own) - {place}

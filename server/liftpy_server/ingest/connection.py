@@ -70,9 +70,9 @@ class ServerChange(Protocol):
         """Leave the old server, and let the bindings take what comes from the new one.
 
         Args:
-            wanted: what is subscribed at both.
-            servers: connections to the new server, and to each other server of the cluster but the old one.
-            are_all: whether there is one for each.
+            wanted: What is subscribed at both.
+            servers: Connections to the new server, and to each other server of the cluster but the old one.
+            are_all: Whether there is one for each.
         """
         ...
 
@@ -87,21 +87,21 @@ class IngestConnection:
     Args:
         options: Options of the NATS server.
         name: Name of the connection.
-        clock: tells the time of gaps.
-        outbox: for acks.
-        is_overloaded: while it says so, nothing is read from the socket.
-        on_listening: called with a stream when all of its subscriptions are confirmed.
-        rng: chooses servers and waits.
+        clock: Tells the time of gaps.
+        outbox: Outbox for acks.
+        is_overloaded: Says whether nothing may be read from the socket.
+        on_listening: Called with a stream when all of its subscriptions are confirmed.
+        rng: Chooses servers and waits.
         marks: Marks of planned changes of leaders; None where there are none.
-        ask_limits: asks a server how long it puts up with a node that is behind; None asks nobody.
-        make_change: begins a change of servers; without it messages of the time in which both are heard come twice.
+        ask_limits: Asks a server how long it puts up with a node that is behind; None asks nobody.
+        make_change: Begins a change of servers; without it messages of the time in which both are heard come twice.
 
     Attributes:
-        is_changing: from one server to another; no planned change of leaders begins meanwhile.
-        before_change: returns when no planned change of leaders is under way any more; bounded in time.
-        on_route_lost: called with the time from which messages may be missing, and the cause. It tells of partitions
+        is_changing: Whether it moves from one server to another; no planned change of leaders begins meanwhile.
+        before_change: Returns when no planned change of leaders is under way any more; bounded in time.
+        on_route_lost: Called with the time from which messages may be missing, and the cause. It tells of partitions
             that this node does not lead any more: the next leader may listen to a server that has lost nothing.
-        whole_s: nothing that was published before is on its way still.
+        whole_s: Nothing that was published before is on its way still.
     """
 
     def __init__(

@@ -42,16 +42,16 @@ class Ingest:
     """Runs one pass over each chunk from the NATS socket: parse, deliver, ask for durability, write acks.
 
     Args:
-        clock: stamps what is read, and measures passes.
-        outbox: flushed after every pass.
-        hand_back: takes the lines that are not messages.
-        call_later: schedules a pass, as `loop.call_later` does.
-        on_broken: told why a chunk can not be taken: nothing more can be read from this connection.
+        clock: Stamps what is read, and measures passes.
+        outbox: Flushed after every pass.
+        hand_back: Takes the lines that are not messages.
+        call_later: Schedules a pass, as `loop.call_later` does.
+        on_broken: Told why a chunk can not be taken: nothing more can be read from this connection.
 
     Attributes:
-        bindings: where the messages of a subscription go, by subscription id.
-        unbound: messages of subscriptions that were ended in the meantime.
-        marks: where chunks are cut; None cuts none.
+        bindings: Where the messages of a subscription go, by subscription id.
+        unbound: Messages of subscriptions that were ended in the meantime.
+        marks: Where chunks are cut; None cuts none.
     """
 
     marks: Marks | None = None

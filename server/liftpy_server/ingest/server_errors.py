@@ -58,8 +58,8 @@ def refused_bindings(text: str, asked: Mapping[int, Binding], unconfirmed: Seque
 
     Args:
         text: Text of the error.
-        asked: those that were asked for and not refused yet, by number, in the order in which the server heard of them.
-        unconfirmed: those of them that the server has not confirmed yet.
+        asked: Those that were asked for and not refused yet, by number, in the order in which the server heard of them.
+        unconfirmed: Those of them that the server has not confirmed yet.
     """
     lowered = text.lower()
     if _TOO_MANY in lowered:

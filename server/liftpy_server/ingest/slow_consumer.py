@@ -26,9 +26,9 @@ def probable_cause(behind_s: float, unfinished_bytes: int, room: str) -> str | N
     """Why a server has closed a connection without a word, if it looks like a slow consumer.
 
     Args:
-        behind_s: how old the newest message was that is known to have arrived.
-        unfinished_bytes: size of the message in the midst of which the connection ended.
-        room: see `small_room`.
+        behind_s: How old the newest message was that is known to have arrived.
+        unfinished_bytes: Size of the message in the midst of which the connection ended.
+        room: See `small_room`.
     """
     if behind_s > _BEHIND_S:
         return (
@@ -49,8 +49,8 @@ def small_room(info: dict[str, Any], limits: SlowConsumerLimits | None) -> str:
     """What to say of a server that does not hold two of the largest messages; empty of others, and where nobody knows.
 
     Args:
-        info: what the server says of itself to clients.
-        limits: what it says at its monitoring port; None when that can not be asked.
+        info: What the server says of itself to clients.
+        limits: What it says at its monitoring port; None when that can not be asked.
     """
     payload = info.get("max_payload")
     if limits is None or not isinstance(payload, int) or limits.max_pending >= 2 * payload:
@@ -65,8 +65,8 @@ def advice_on_pending(info: dict[str, Any], limits: SlowConsumerLimits | None) -
     """What to tell whoever runs a server that may drop this node as a slow consumer; None when all is well.
 
     Args:
-        info: what the server says of itself to clients.
-        limits: what it says at its monitoring port; None when that can not be asked.
+        info: What the server says of itself to clients.
+        limits: What it says at its monitoring port; None when that can not be asked.
     """
     told = info.get("max_payload")
     payload = told if isinstance(told, int) else 0

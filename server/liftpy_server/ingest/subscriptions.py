@@ -20,12 +20,12 @@ class Subscriptions:
     """The subscriptions of an ingest connection.
 
     Args:
-        connection: where they are.
-        ingest: takes their messages.
+        connection: Where they are.
+        ingest: Takes their messages.
 
     Attributes:
-        refused: why the server refuses those that it refuses.
-        room: what to say of a server that holds little for this node; empty of others.
+        refused: Why the server refuses those that it refuses.
+        room: What to say of a server that holds little for this node; empty of others.
     """
 
     def __init__(self, connection: NatsConnection, ingest: Ingest) -> None:
@@ -46,8 +46,8 @@ class Subscriptions:
         """Subscribe; returns when the server has handled it, False when the connection is lost meanwhile.
 
         Args:
-            bindings: what is wanted.
-            hold: what takes their messages instead, until `release`.
+            bindings: What is wanted.
+            hold: What takes their messages instead, until `release`.
         """
         frames = []
         for binding in bindings:

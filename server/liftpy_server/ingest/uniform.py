@@ -60,10 +60,10 @@ def parse_uniform(data: bytes, start: int, fields: Sequence[bytes], value_bytes:
     """Parse the frames that are like the first.
 
     Args:
-        data: the chunk.
-        start: where the first frame begins, which is whole.
+        data: The chunk.
+        start: Where the first frame begins, which is whole.
         fields: Fields of its `MSG` line; the subscription id is a number.
-        value_bytes: size of its payload.
+        value_bytes: Size of its payload.
 
     Returns:
         As many frames as follow one another; None when they are few, or little of what is left of the chunk: each run

@@ -41,13 +41,13 @@ class Listener:
     """A TCP listener that bounds its connections and counts what it refuses.
 
     Args:
-        door: one of `door_refusals.DOORS`.
-        sock: listens.
+        door: One of `door_refusals.DOORS`.
+        sock: Socket that listens.
         refusals: Refusals of the node.
         strangers_max: Maximum number of unauthenticated connections.
-        per_address_max: of them, from one address.
-        tls: speaks TLS with everybody, if given.
-        handshake_timeout_s: for TLS.
+        per_address_max: Number of connections from one address at most.
+        tls: Speaks TLS with everybody, if given.
+        handshake_timeout_s: Time for a TLS handshake, seconds.
     """
 
     def __init__(

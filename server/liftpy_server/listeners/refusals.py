@@ -25,12 +25,12 @@ class DoorRefusals:
     """Counts and logs refused connections. May be used by any thread.
 
     Args:
-        clock_s: monotonic seconds.
+        clock_s: Monotonic seconds.
 
     Attributes:
-        auth_failures: by door, how often a peer could not prove that it may do what it asked for.
-        malformed: by door, how often a peer sent what can not be read.
-        busy: by door, how often a peer was sent away as there were too many.
+        auth_failures: How often a peer could not prove that it may do what it asked for, by door.
+        malformed: How often a peer sent what can not be read, by door.
+        busy: How often a peer was sent away as there were too many, by door.
     """
 
     def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
@@ -44,10 +44,10 @@ class DoorRefusals:
         """A peer did not prove that it may.
 
         Args:
-            door: one of `DOORS`.
-            peer: its address; where NATS hides it, its subject and reply subject.
-            why: what was wrong, and what to do.
-            kind: tells apart what is to be logged apart. It must not be of the peer's choice.
+            door: One of `DOORS`.
+            peer: Address of the peer; where NATS hides it, its subject and reply subject.
+            why: What was wrong, and what to do.
+            kind: Tells apart what is to be logged apart. It must not be of the peer's choice.
         """
         self.auth_failures[door] += 1
         self._tell(door, "auth", peer, why, kind)

@@ -40,10 +40,10 @@ class Incoming(NamedTuple):
     """A message as far as it can be understood without its partition.
 
     Attributes:
-        destination: where its ack goes; empty when it wants none.
-        batch: the envelope's, when it is a batch; then `value` is empty.
-        is_lookalike: it begins with the cookie by chance.
-        refusal: why it can not be stored, if so.
+        destination: Where its ack goes; empty when it wants none.
+        batch: The envelope's, when it is a batch; then `value` is empty.
+        is_lookalike: Whether it begins with the cookie by chance.
+        refusal: Why it can not be stored, if so.
     """
 
     subject: bytes
@@ -68,9 +68,9 @@ def read_message(message: Message, config: StreamConfig, skip: int) -> Incoming:
     """Read a message's options.
 
     Args:
-        message: as it came.
+        message: Message as it came.
         config: Settings of its stream.
-        skip: size of the subject's prefix, which is not stored.
+        skip: Size of the subject's prefix, which is not stored.
     """
     subject = message.subject[skip:]
     try:

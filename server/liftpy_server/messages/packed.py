@@ -36,9 +36,9 @@ class PackedColumn(NamedTuple):
     """A column of byte strings in one piece of memory.
 
     Attributes:
-        offsets: where the strings begin in `data`; one entry more than there are strings.
-        data: the strings, and maybe others around them.
-        width: size of every string, when that is known to be the same for all.
+        offsets: Where the strings begin in `data`; one entry more than there are strings.
+        data: The strings, and maybe others around them.
+        width: Size of every string, when that is known to be the same for all.
     """
 
     offsets: npt.NDArray[np.int32]

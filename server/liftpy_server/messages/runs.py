@@ -47,11 +47,11 @@ class Run(Protocol):
     """What can be done with the messages of one subscription.
 
     Attributes:
-        count: how many there are.
-        is_plain: none has headers or begins like an envelope; a share or part of a run that is not plain may say the
+        count: How many there are.
+        is_plain: None has headers or begins like an envelope; a share or part of a run that is not plain may say the
             same of itself, and is then only treated with more care than it needs.
-        message_bytes_max: size of the largest message, its headers and its value, or more.
-        value_bytes: size of all values.
+        message_bytes_max: Size of the largest message, its headers and its value, or more.
+        value_bytes: Size of all values.
     """
 
     count: int

@@ -27,7 +27,7 @@ class RefusedError(LiftError):
     """A command can not be applied; this is its outcome, and nothing changes.
 
     Attributes:
-        code: why.
+        code: Code that says why.
     """
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -39,11 +39,11 @@ class Draft:
     """The state that commands are making. `accept` or `discard` follows each of them, `finish` the last.
 
     Args:
-        state: what they start from; it is left as it is.
+        state: What they start from; it is left as it is.
 
     Attributes:
-        nodes: by id, with the changes of the current command.
-        streams: by name, without the changes of the current command.
+        nodes: Nodes by id, with the changes of the current command.
+        streams: Streams by name, without the changes of the current command.
     """
 
     def __init__(self, state: MetadataState) -> None:

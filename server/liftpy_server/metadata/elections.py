@@ -70,10 +70,10 @@ def elect(
     """Give a partition another leader.
 
     Args:
-        nodes: as they are registered; they say who has a session.
-        partition: its leader is given up.
-        candidates: those of them that are in the ISR and have a session may lead.
-        loads: how many partitions each node leads; kept up to date.
+        nodes: Nodes as they are registered; they say who has a session.
+        partition: Partition whose leader is given up.
+        candidates: Those of them that are in the ISR and have a session may lead.
+        loads: How many partitions each node leads; kept up to date.
 
     Returns:
         The partition with the least loaded candidate as leader, in a new epoch; without any, with no leader.

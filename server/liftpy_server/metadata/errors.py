@@ -30,7 +30,7 @@ class MetadataRefusedError(LiftError):
     """A command was applied, and its outcome is a refusal; or it was not taken, and nothing was done with it.
 
     Attributes:
-        code: why.
+        code: Code that says why.
     """
 
     def __init__(self, code: ErrorCode, message: str) -> None:

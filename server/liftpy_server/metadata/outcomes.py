@@ -33,9 +33,9 @@ class Outcome:
     """What became of a command.
 
     Attributes:
-        error: why it was refused, or `NONE`.
-        message: the refusal, for people.
-        value: what it answers; msgpack-able.
+        error: Why it was refused, or `NONE`.
+        message: The refusal, for people.
+        value: What it answers; msgpack-able.
     """
 
     error: ErrorCode = ErrorCode.NONE
@@ -61,7 +61,7 @@ class OutcomeTable(Mapping[str, Outcome]):
     """Outcomes by command id, oldest first. Immutable.
 
     Args:
-        entries: outcomes in the order in which their commands were applied.
+        entries: Outcomes in the order in which their commands were applied.
     """
 
     __slots__ = ("_full", "_newest")

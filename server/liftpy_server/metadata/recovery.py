@@ -22,11 +22,11 @@ class Recovery(NamedTuple):
     """What a decision would come to.
 
     Attributes:
-        leader: whose log would lead; None where it can not be decided.
-        known_end: records below it were committed, as a replica knows for certain.
-        lost: how many of them that log lacks: so many are lost, at least.
-        loss: what is given up by it, where the operator has to accept that in words.
-        refusal: why it can not be decided.
+        leader: Node whose log would lead; None where it can not be decided.
+        known_end: Records below it were committed, as a replica knows for certain.
+        lost: How many of them that log lacks: so many are lost, at least.
+        loss: What is given up by it, where the operator has to accept that in words.
+        refusal: Why it can not be decided.
     """
 
     leader: LogReport | None
@@ -41,7 +41,7 @@ def needs_recovery(partition: PartitionInfo, told: Mapping[str, LogReport]) -> b
 
     Args:
         partition: Number of the partition.
-        told: by node, how far its log reaches.
+        told: How far the log of each node reaches.
     """
     if partition.leader is None:
         return True
@@ -59,11 +59,11 @@ def plan_recovery(
     """What it comes to when an operator decides now.
 
     Args:
-        nodes: as they are registered.
+        nodes: Nodes as they are registered.
         partition: Number of the partition.
-        told: by node, how far its log reaches.
-        given_up: nodes that are gone for good with what they have.
-        wanted: the replica that is to lead; None for the one whose log reaches the furthest.
+        told: How far the log of each node reaches.
+        given_up: Nodes that are gone for good with what they have.
+        wanted: The replica that is to lead; None for the one whose log reaches the furthest.
     """
     known_end = _known_end(partition, told)
     best = best_log(partition, told.values())

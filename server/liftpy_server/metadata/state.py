@@ -28,19 +28,19 @@ class NodeInfo:
     """A node of the cluster.
 
     Attributes:
-        node_id: its name.
-        incarnation: counts its starts.
-        pull_host: where consumers and followers reach its pull server.
-        pull_port: as above.
-        pull_tls: the pull server speaks TLS.
-        pull_token: what the pull server admits clients by; told to whoever may ask over NATS.
-        follow_token: what it admits other nodes by, whose word on what they have on disk counts; told to nobody else.
-        rack: replicas are spread over racks.
-        expired: its session ended; it leads nothing until it registers again.
-        metadata_host: where the other nodes reach its metadata port; None when it does not listen.
-        metadata_port: as above.
-        draining: it is to be emptied: it gets no further replicas or leaderships.
-        level: the newest level of the metadata that it understands.
+        node_id: Name of the node.
+        incarnation: Counts its starts.
+        pull_host: Where consumers and followers reach its pull server.
+        pull_port: Port for consumers.
+        pull_tls: The pull server speaks TLS.
+        pull_token: What the pull server admits clients by; told to whoever may ask over NATS.
+        follow_token: What it admits other nodes by, whose word on what they have on disk counts; told to nobody else.
+        rack: Replicas are spread over racks.
+        expired: Whether its session ended; it leads nothing until it registers again.
+        metadata_host: Where the other nodes reach its metadata port; None when it does not listen.
+        metadata_port: Port for the metadata of other nodes.
+        draining: Whether it is to be emptied: it gets no further replicas or leaderships.
+        level: The newest level of the metadata that it understands.
     """
 
     node_id: str
@@ -70,11 +70,11 @@ class LogReport(NamedTuple):
     """What a replica says of its log while nobody leads.
 
     Attributes:
-        node_id: the replica.
-        incarnation: of its node; what it said in an earlier one counts no longer.
-        last_epoch: of its last record; -1 when it has none.
-        log_end: the offset after its last record.
-        high_watermark: records below it are known there to have been committed, whether the log still has them or not.
+        node_id: The replica.
+        incarnation: Incarnation of its node; what it said in an earlier one counts no longer.
+        last_epoch: Leader epoch of its last record; -1 when it has none.
+        log_end: The offset after its last record.
+        high_watermark: Records below it are known there to have been committed, whether the log still has them or not.
     """
 
     node_id: str
@@ -94,40 +94,40 @@ class PartitionInfo:
     """A partition of a stream.
 
     Attributes:
-        replicas: nodes that keep a copy; the first is the preferred leader.
-        isr: those that are in sync.
-        leader: the node that sequences and acknowledges.
-        leader_epoch: grows with every change of leader and every restart of one.
-        version: grows with every change of replicas, ISR, leader, epoch or log start.
-        log_start: records below this offset were purged.
-        unproven: members of the ISR that could not prove their log and were taken out, in the order in which they were,
+        replicas: Nodes that keep a copy; the first is the preferred leader.
+        isr: Those that are in sync.
+        leader: The node that sequences and acknowledges.
+        leader_epoch: Grows with every change of leader and every restart of one.
+        version: Grows with every change of replicas, ISR, leader, epoch or log start.
+        log_start: Records below this offset were purged.
+        unproven: Members of the ISR that could not prove their log and were taken out, in the order in which they were,
             since an ISR of `min_isr` members was last agreed on.
-        lost: those of them whose log proves nothing: it was not there, had failed, is a copy begun since, or left while
+        lost: Those of them whose log proves nothing: it was not there, had failed, is a copy begun since, or left while
             fewer members could commit.
-        reports: what the replicas say of their logs, where no clean member of the ISR is left.
-        known_end: records below it were committed, as one of those replicas knows for certain.
-        elected_reach: last epoch and end of the log that reports elected last, until `min_isr` are in sync again: it
+        reports: What the replicas say of their logs, where no clean member of the ISR is left.
+        known_end: Records below it were committed, as one of those replicas knows for certain.
+        elected_reach: Last epoch and end of the log that reports elected last, until `min_isr` are in sync again: it
             has every committed record, and so has any that reaches as far.
-        committing_epoch: the last leader epoch in which `min_isr` nodes were in sync: records could be committed.
-        first_end: records below it were committed, as a leader said of the first; once, and again after a purge.
+        committing_epoch: The last leader epoch in which `min_isr` nodes were in sync: records could be committed.
+        first_end: Records below it were committed, as a leader said of the first; once, and again after a purge.
         suspicions: (node, time in ns): who told last that the leader is silent.
-        elected_ns: when a suspicion last changed the leader, by the clock of the node that proposed it.
-        depositions: how often suspicions changed the leader in quick succession.
-        unclean_elections: how often a leader was chosen whose log may lack committed records.
-        unclean_epoch: the leader epoch that the last of those elections began; 0 when there was none.
-        observers: those replicas that follow without counting: never in the ISR, never leader.
-        target: while the partition is reassigned, its replicas afterwards; `replicas` has old and new until then.
-        target_observers: while the partition is reassigned, its observers afterwards.
-        origin: while the partition is reassigned, its replicas before; they are back when that is cancelled.
-        origin_observers: while the partition is reassigned, its observers before.
-        departed: nodes that ceased to be replicas in this leader epoch; what they said of themselves may still arrive.
-        failed: replicas whose log failed or was found damaged; none of them counts before it has a new copy.
+        elected_ns: When a suspicion last changed the leader, by the clock of the node that proposed it.
+        depositions: How often suspicions changed the leader in quick succession.
+        unclean_elections: How often a leader was chosen whose log may lack committed records.
+        unclean_epoch: The leader epoch that the last of those elections began; 0 when there was none.
+        observers: Those replicas that follow without counting: never in the ISR, never leader.
+        target: Replicas afterwards while the partition is reassigned; `replicas` has old and new until then.
+        target_observers: Observers afterwards while the partition is reassigned.
+        origin: Replicas before while the partition is reassigned; they are back when that is cancelled.
+        origin_observers: Observers before while the partition is reassigned.
+        departed: Nodes that ceased to be replicas in this leader epoch; what they said of themselves may still arrive.
+        failed: Replicas whose log failed or was found damaged; none of them counts before it has a new copy.
         renewed: (node, version) of replicas that began a new copy in the node's incarnation, and the version that says
             so; what a node said of its log at an earlier version is about the copy before.
-        local_start: the nodes' logs begin here; what is below, from `log_start` on, is in the bucket alone.
-        restored_ns: when it was brought back from the bucket, which had it up to `local_start`; 0 when it never was.
-        restored_epoch: the leader epoch that it began with then; no leader of the cluster before had it or a later one.
-        restored_time: timestamp of the newest record that the bucket had then, ns: the log's time before its first
+        local_start: The nodes' logs begin here; what is below, from `log_start` on, is in the bucket alone.
+        restored_ns: When it was brought back from the bucket, which had it up to `local_start`; 0 when it never was.
+        restored_epoch: The leader epoch that it began with then; no leader of the cluster before had it or a later one.
+        restored_time: Timestamp of the newest record that the bucket had then, ns: the log's time before its first
             record here; 0 when there was none.
     """
 
@@ -219,13 +219,13 @@ class StreamInfo:
 
     Attributes:
         uuid: 32 hex digits; a stream that is created again under the same name has another.
-        config: its configuration.
-        created_ns: when it was created, by the clock of the node that proposed it.
-        version: grows with every change.
-        paused: messages are refused until it is resumed.
-        read_only: messages are refused.
-        partitions: by number.
-        gaps: by number of the partition, what nodes told of them; a bounded number.
+        config: Configuration of the stream.
+        created_ns: When it was created, by the clock of the node that proposed it.
+        version: Grows with every change.
+        paused: Messages are refused until it is resumed.
+        read_only: Messages are refused.
+        partitions: Partitions by number.
+        gaps: What nodes told of gaps, by number of the partition; a bounded number.
     """
 
     uuid: str
@@ -273,17 +273,17 @@ class MetadataState:
     """Everything.
 
     Attributes:
-        revision: number of commands applied; those within a batch count one by one. It leaps when the streams of the
+        revision: Number of commands applied; those within a batch count one by one. It leaps when the streams of the
             system come back from the bucket.
-        nodes: by id.
-        streams: by name.
-        deleted: uuids of the streams deleted last, so that what is left of them on a disk can go.
-        outcomes: of the commands applied last, by command id, so that one proposed twice is applied once.
-        level: what all registered nodes understood at some time; commands of higher levels are refused, and nodes
+        nodes: Nodes by id.
+        streams: Streams by name.
+        deleted: UUIDs of the streams deleted last, so that what is left of them on a disk can go.
+        outcomes: Outcomes of the commands applied last, by command id, so that one proposed twice is applied once.
+        level: What all registered nodes understood at some time; commands of higher levels are refused, and nodes
             that understand less are not registered any more.
-        incarnation_floor: the highest incarnation of any node that was removed; a node that comes back under its old
+        incarnation_floor: The highest incarnation of any node that was removed; a node that comes back under its old
             name gets a higher one, so that nothing its earlier processes sent is taken for its own.
-        told: events that nodes told of themselves by the last entry that told any. They are for whoever sees that
+        told: Events that nodes told of themselves by the last entry that told any. They are for whoever sees that
             entry applied, and in no snapshot.
     """
 

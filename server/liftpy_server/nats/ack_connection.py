@@ -25,7 +25,7 @@ class AckConnection:
         options: Options of the NATS server.
         name: Name of the connection.
         clock: Clock of the node.
-        rng: chooses servers and waits.
+        rng: Chooses servers and waits.
     """
 
     def __init__(self, options: NatsOptions, name: str, clock: Clock, rng: random.Random | None = None) -> None:

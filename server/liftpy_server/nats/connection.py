@@ -37,7 +37,7 @@ class NatsConnectionError(LiftError):
     """The server can not be reached, or does not let us in.
 
     Attributes:
-        refused: the server's words, when it does not take our credentials.
+        refused: The server's words, when it does not take our credentials.
     """
 
     def __init__(self, message: str, refused: str = "") -> None:
@@ -49,9 +49,9 @@ class TlsUse(NamedTuple):
     """How connections are encrypted.
 
     Attributes:
-        context: makes the context, when one is needed.
-        first: before the server speaks.
-        is_preferred: also with a server that would do without.
+        context: Makes the context, when one is needed.
+        first: Whether it is spoken before the server says anything.
+        is_preferred: Also with a server that would do without.
     """
 
     context: Callable[[], ssl.SSLContext]
@@ -63,7 +63,7 @@ class Question(NamedTuple):
     """A PING that waits for its PONG.
 
     Attributes:
-        asked_s: when it was sent, by the clock of elapsed time.
+        asked_s: When it was sent, by the clock of elapsed time.
         answered: True with the PONG, False when the connection ends before; None when nobody waits.
     """
 
@@ -75,17 +75,17 @@ class NatsConnection(asyncio.Protocol):
     """One connection to one NATS server, from the first byte to the last.
 
     Args:
-        clock: tells when questions were asked.
+        clock: Tells when questions were asked.
 
     Attributes:
         address: Address of the server, once it is being opened.
-        info: what the server said of itself last.
-        receive: takes every chunk; gives the lines that are no messages to `take_lines`. By default that itself.
-        on_info: called with what the server says of itself after the beginning.
-        on_error: called with the text of a `-ERR`.
-        on_answer: called with a question that was answered.
-        on_end: called once when an open connection has ended; `cause` says why.
-        cause: why it ended; empty while it has not.
+        info: What the server said of itself last.
+        receive: Takes every chunk; gives the lines that are no messages to `take_lines`. By default that itself.
+        on_info: Called with what the server says of itself after the beginning.
+        on_error: Called with the text of a `-ERR`.
+        on_answer: Called with a question that was answered.
+        on_end: Called once when an open connection has ended; `cause` says why.
+        cause: Why it ended; empty while it has not.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -137,9 +137,9 @@ class NatsConnection(asyncio.Protocol):
 
         Args:
             address: Address of the server.
-            connect_line: makes the `CONNECT` line from what the server says of itself.
-            tls: how to encrypt.
-            timeout_s: for all of it.
+            connect_line: Makes the `CONNECT` line from what the server says of itself.
+            tls: How to encrypt.
+            timeout_s: Time for all of it, seconds.
 
         Raises:
             NatsConnectionError: it did not succeed.
@@ -165,8 +165,8 @@ class NatsConnection(asyncio.Protocol):
 
         Args:
             address: Address of the server.
-            tls: how to encrypt.
-            timeout_s: for all of it.
+            tls: How to encrypt.
+            timeout_s: Time for all of it, seconds.
         """
         self.address = address
         try:

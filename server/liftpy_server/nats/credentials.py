@@ -29,10 +29,10 @@ def connect_line(options: NatsOptions, name: str, address: ServerAddress, info: 
     """The `CONNECT` line.
 
     Args:
-        options: say who we are. Files are read anew: credentials are exchanged while a node runs.
+        options: Say who we are. Files are read anew: credentials are exchanged while a node runs.
         name: Name of the connection.
         address: Address of the server; what is named in it counts when the options name nobody.
-        info: what the server said of itself.
+        info: What the server said of itself.
 
     Raises:
         CredentialsError: a file can not be read, or does not hold what it should.

@@ -20,7 +20,7 @@ async def nobody_listens(places: Iterable[str]) -> bool:
     """Whether the host of a server says that no server is there; False when one answers, or nobody does.
 
     Args:
-        places: the server's addresses. Those of this host count only when there are no others: a server names every
+        places: The server's addresses. Those of this host count only when there are no others: a server names every
             address of its host, and some of them, such as those of bridges of containers, every host has.
     """
     addresses = [ServerAddress.parse(place) for place in places]

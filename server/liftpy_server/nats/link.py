@@ -81,7 +81,7 @@ class _PatientTransport(TcpTransport):
     however slow the machine is or for how long the process stood still.
 
     Attributes:
-        rested_s: for how long it has rested between chunks that were full.
+        rested_s: Time for which it has rested between chunks that were full, seconds.
     """
 
     def __init__(self) -> None:
@@ -110,10 +110,10 @@ class NatsLink:
     """A connection of nats-py that is renewed when it is lost, closed or silent.
 
     Args:
-        options: where to, and as whom.
-        name: shown by `nats server report connections`.
-        on_client: awaited with a new client whenever there is one: set up its subscriptions there.
-        is_bounded: what anybody sends on it takes little of the node's time and memory.
+        options: Where to, and as whom.
+        name: Shown by `nats server report connections`.
+        on_client: Awaited with a new client whenever there is one: set up its subscriptions there.
+        is_bounded: What anybody sends on it takes little of the node's time and memory.
     """
 
     def __init__(

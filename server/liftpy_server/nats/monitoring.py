@@ -30,8 +30,8 @@ class SlowConsumerLimits(NamedTuple):
     """What a server allows a client that is behind.
 
     Attributes:
-        max_pending: bytes that it holds.
-        write_deadline_s: for how long it waits for the client's socket.
+        max_pending: Bytes that it holds.
+        write_deadline_s: Time for which it waits for the client's socket, seconds.
     """
 
     max_pending: int
@@ -52,8 +52,8 @@ async def ask_limits_of(host: str, server_id: str | None = None) -> SlowConsumer
     """Ask a server by its host.
 
     Args:
-        host: where it runs.
-        server_id: the answer of another server does not count; None takes the answer of any.
+        host: Where it runs.
+        server_id: The answer of another server does not count; None takes the answer of any.
 
     Raises:
         MonitoringError: it did not tell.

@@ -24,14 +24,14 @@ class ServerAddress:
     """Where a server is.
 
     Attributes:
-        host: its name or address.
-        port: of it.
-        user: from the URL, or a token when there is no `password`.
-        password: from the URL.
-        wants_tls: whether the URL says so.
-        tls_name: what its certificate must be for.
-        failures: in a row.
-        not_before: when it may be tried again, by the loop's clock.
+        host: Name or address of the host.
+        port: Port of the server.
+        user: User from the URL, or a token when there is no `password`.
+        password: Password from the URL.
+        wants_tls: Whether the URL says so.
+        tls_name: What its certificate must be for.
+        failures: Number of failures in a row.
+        not_before: When it may be tried again, by the loop's clock.
     """
 
     host: str
@@ -60,8 +60,8 @@ class ServerPool:
     """The known NATS servers, and which of them to try next.
 
     Args:
-        urls: those that the user names, which are never forgotten.
-        rng: shuffles, so that a thousand connections do not meet at one server.
+        urls: Those that the user names, which are never forgotten.
+        rng: Shuffles, so that a thousand connections do not meet at one server.
     """
 
     def __init__(self, urls: Iterable[str], rng: random.Random) -> None:

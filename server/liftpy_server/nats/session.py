@@ -48,8 +48,8 @@ class ConnectionOwner(Protocol):
         """There is a connection: set up what it is for.
 
         Args:
-            connection: the new one.
-            previous: the one before if it still stands; it is ended when this returns.
+            connection: The new one.
+            previous: The one before if it still stands; it is ended when this returns.
         """
         ...
 
@@ -66,8 +66,8 @@ class Knock(NamedTuple):
     """What became of a knock at a server.
 
     Attributes:
-        info: what it says of itself; None when it says nothing.
-        was_taken: its host took the connection, and it did not speak in another way than we want.
+        info: What it says of itself; None when it says nothing.
+        was_taken: Whether its host took the connection, and it did not speak in another way than we want.
     """
 
     info: dict[str, Any] | None
@@ -78,11 +78,11 @@ class NatsSession:
     """Keeps a node connected to NATS: opens connections, and replaces those that are lost.
 
     Args:
-        options: where to, and as whom.
-        name: shown by `nats server report connections`.
-        clock: tells connections the time.
-        owner: uses them.
-        rng: chooses servers and waits.
+        options: Where to, and as whom.
+        name: Shown by `nats server report connections`.
+        clock: Tells connections the time.
+        owner: Uses them.
+        rng: Chooses servers and waits.
     """
 
     def __init__(
@@ -152,8 +152,8 @@ class NatsSession:
         """Connections to every server of a cluster but one; end them.
 
         Args:
-            old: to the server that is left out.
-            new: to the server whose connection comes first.
+            old: Connection to the server that is left out.
+            new: Connection to the server that comes first.
 
         Returns:
             The connections, and whether there is one to each server that is known to run.

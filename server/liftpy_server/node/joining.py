@@ -59,7 +59,7 @@ class Invitation(NamedTuple):
 
     Attributes:
         cluster_id: Id of the cluster.
-        voters: who keeps its metadata, without the new node.
+        voters: Voters of its metadata, without the new node.
     """
 
     cluster_id: str
@@ -72,11 +72,11 @@ async def ask_to_join(
     """Ask the cluster to take this node in, until it answers.
 
     Args:
-        options: how to reach NATS.
-        node: this one, and where it listens for the others.
+        options: How to reach NATS.
+        node: This one, and where it listens for the others.
         secret: Secret of the cluster.
-        timeout_s: for the cluster to answer, once NATS is there.
-        refusals: counts answers of strangers.
+        timeout_s: Time for the cluster to answer, once NATS is there, seconds.
+        refusals: Counts answers of strangers.
 
     Raises:
         JoinError: it refuses, or nobody answers in time.

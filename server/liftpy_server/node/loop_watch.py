@@ -20,11 +20,11 @@ class LoopWatch:
     """See the module.
 
     Args:
-        loop: to watch.
+        loop: Event loop to watch.
 
     Attributes:
-        lag_s: how late calls were.
-        gc_s: how long garbage collections took.
+        lag_s: How late calls were.
+        gc_s: How long garbage collections took.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -132,14 +132,14 @@ class Maintenance:
     """Runs the tasks.
 
     Args:
-        streams: the node's.
-        disk: where.
-        data_dir: of the node.
-        config: how often.
-        clock: for what the checkpoint says.
-        request_interval_sync: asks for a round for streams that are synced at intervals.
-        executor: for small files.
-        tier: the bucket; None without one.
+        streams: The node's.
+        disk: Disk of the node.
+        data_dir: Data directory of the node.
+        config: How often.
+        clock: Clock for what the checkpoint says.
+        request_interval_sync: Asks for a round for streams that are synced at intervals.
+        executor: Executor for small files.
+        tier: The bucket; None without one.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class MetadataFollower:
 
     Args:
         metadata: Metadata of the cluster.
-        follow: does what a state says.
+        follow: Does what a state says.
     """
 
     def __init__(self, metadata: _Metadata, follow: Callable[[MetadataState], Awaitable[None]]) -> None:

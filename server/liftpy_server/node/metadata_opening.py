@@ -55,11 +55,11 @@ async def open_metadata(
     may still be waiting for the others: `read` tells.
 
     Args:
-        config: of the node.
-        data_dir: opened.
-        clock: stamps the commands.
-        refusals: counts strangers.
-        on_applied: see `RaftMetadataStore`.
+        config: Configuration of the node.
+        data_dir: Data directory, opened.
+        clock: Stamps the commands.
+        refusals: Counts strangers.
+        on_applied: See `RaftMetadataStore`.
 
     Raises:
         LiftError: it can not be opened, and why.

@@ -88,15 +88,15 @@ class Node:
     """One node of liftpy.
 
     Args:
-        config: what it was told.
-        clock: the machine's, unless a test brings another.
-        disk: the machine's, unless a test brings another.
+        config: What it was told.
+        clock: The machine's, unless a test brings another.
+        disk: The machine's, unless a test brings another.
 
     Attributes:
-        refusals: what its doors refuse.
-        events: what happens to the cluster, and to this node.
-        tier: the bucket; None without one.
-        cold: reads it; None without one.
+        refusals: What its doors refuse.
+        events: What happens to the cluster, and to this node.
+        tier: The bucket; None without one.
+        cold: Reads it; None without one.
     """
 
     def __init__(self, config: NodeConfig, clock: Clock | None = None, disk: Disk | None = None) -> None:

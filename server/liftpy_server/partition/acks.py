@@ -132,9 +132,9 @@ class AckTemplate:
     """Where acks come from, and the parts that they all share; `encode_ack` writes the same JSON.
 
     Args:
-        stream: name of the stream, which needs no escaping in JSON.
+        stream: Name of the stream, which needs no escaping in JSON.
         partition: Number of the partition.
-        epoch: the leader epoch.
+        epoch: The leader epoch.
     """
 
     def __init__(self, stream: str, partition: int, epoch: int) -> None:

@@ -18,12 +18,12 @@ class ColdSide:
     It changes in place as more is tiered and as retention moves its start.
 
     Attributes:
-        start: the first offset that can be read from the bucket.
-        end: the offset after the last one that is there.
+        start: The first offset that can be read from the bucket.
+        end: The offset after the last one that is there.
         epochs: (leader epoch, first offset) of what is there.
-        delete_horizon: tombstones below this offset may be gone.
+        delete_horizon: Tombstones below this offset may be gone.
         stored_bytes: Stored bytes of the objects that hold it, as far as this leader knows.
-        records: how many there are, as far as this leader knows.
+        records: How many there are, as far as this leader knows.
     """
 
     __slots__ = ("delete_horizon", "end", "epochs", "records", "start", "stored_bytes")

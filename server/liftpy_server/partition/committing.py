@@ -46,9 +46,9 @@ class Load:
     """What the node holds in memory until it is on disk, or on other nodes.
 
     Attributes:
-        unsynced_bytes: of batches that are not on disk.
-        owed_records: of replicated partitions, whose acks wait for other nodes.
-        commit_s: how long records took from their append to their commit, by chunk of a leader.
+        unsynced_bytes: Size of the batches that are not on disk, bytes.
+        owed_records: Number of records of replicated partitions whose acks wait for other nodes.
+        commit_s: How long records took from their append to their commit, by chunk of a leader.
     """
 
     def __init__(self) -> None:
@@ -92,28 +92,28 @@ class CommittingLog:
     """See the module.
 
     Args:
-        key: stream uuid and number.
-        stream: what the node remembers of its stream.
-        log: its records.
-        dedupe: ids stored lately.
-        epoch: of the leader.
-        outbox: takes acks.
-        load: counts what waits for the disk.
-        request_sync: asks group commit for a round.
-        clock: of the node.
-        log_time: what time it is for the log; by default that of its newest record.
+        key: Stream uuid and number.
+        stream: What the node remembers of its stream.
+        log: Log of the partition.
+        dedupe: Ids stored lately.
+        epoch: Epoch of the leader.
+        outbox: Takes acks.
+        load: Counts what waits for the disk.
+        request_sync: Asks group commit for a round.
+        clock: Clock of the node.
+        log_time: What time it is for the log; by default that of its newest record.
 
     Attributes:
-        high_watermark: records below it are committed, and may be shown.
-        storage_full: set by the node while the disk has no room to spare.
-        gone: why readers must look elsewhere: deleted, or led by another node; None while it is here.
-        is_leading: this replica sequences and acknowledges.
-        is_accepting: enough replicas are in sync to commit what is appended now.
-        gaps: times of which messages may be missing.
-        whole: up to when the log is known to hold all that was published.
-        heard_s: everything that was published before has come, where it leads; by elapsed time. None when unknown.
-        note_failure: writes down, for after a restart, why the log has failed.
-        note_lack: has the log opened again later, which failed for lack of room, memory or files.
+        high_watermark: Records below it are committed, and may be shown.
+        storage_full: Set by the node while the disk has no room to spare.
+        gone: Why readers must look elsewhere: deleted, or led by another node; None while it is here.
+        is_leading: This replica sequences and acknowledges.
+        is_accepting: Enough replicas are in sync to commit what is appended now.
+        gaps: Times of which messages may be missing.
+        whole: Time up to which the log is known to hold all that was published.
+        heard_s: Everything that was published before has come, where it leads; by elapsed time. None when unknown.
+        note_failure: Writes down, for after a restart, why the log has failed.
+        note_lack: Has the log opened again later, which failed for lack of room, memory or files.
     """
 
     def __init__(
@@ -364,8 +364,8 @@ class CommittingLog:
         """Call `callback` once, when records below `offset` are committed, or when nobody here knows whether they are.
 
         Args:
-            offset: not below that of an earlier call.
-            callback: takes None after the commit, else the reason why its outcome is unknown.
+            offset: Not below that of an earlier call.
+            callback: Takes None after the commit, else the reason why its outcome is unknown.
         """
         self._commit_callbacks.append((offset, callback))
 
@@ -539,8 +539,8 @@ class CommittingLog:
         """An I/O error: take no more messages, and tell those who wait that nobody knows what became of theirs.
 
         Args:
-            reason: for people.
-            is_lasting: it says something of what is on disk; otherwise the log is opened again later.
+            reason: Reason, for people.
+            is_lasting: Whether it says something of what is on disk; otherwise the log is opened again later.
         """
         if not self._has_failed:
             self._has_failed = True

@@ -31,10 +31,10 @@ def note_log(window: DedupeWindow, log: PartitionLog, time: LogTime, committed_e
     what is not known of ordered producers.
 
     Args:
-        window: of the partition.
-        log: its records.
-        time: of the log.
-        committed_end: records below it are never cut off.
+        window: Window of the partition.
+        log: Log of the partition.
+        time: Time of the log.
+        committed_end: Records below it are never cut off.
 
     Raises:
         SegmentCorruptError: a batch on the way is damaged; nothing that it says of its ids was believed.
@@ -76,11 +76,11 @@ def note_batches(
     """Let a window remember the ids of whole batches; batches without ids cost nothing.
 
     Args:
-        window: of the partition.
-        headers: of the batches.
-        data: their checked bytes, one batch after the other; nothing of them is kept.
-        time: of the log.
-        committed_end: records below it are never cut off.
+        window: Window of the partition.
+        headers: Headers of the batches.
+        data: Bytes of the batches, which were checked, one after the other; nothing of them is kept.
+        time: Time of the log.
+        committed_end: Records below it are never cut off.
 
     Raises:
         BatchCorruptError: a batch is not what its header announces; those before it are noted.

@@ -28,11 +28,11 @@ class GroupCommits:
     """See the module.
 
     Args:
-        files: the node's open files.
-        wal: of the node.
-        loop: where partitions are told.
-        partitions: by their logs' durability, as they are now.
-        after: called there after each round.
+        files: The node's open files.
+        wal: Write-ahead log of the node.
+        loop: Where partitions are told.
+        partitions: Partitions by their logs' durability, as they are now.
+        after: Called there after each round.
     """
 
     def __init__(

@@ -14,7 +14,7 @@ class Outbox:
     """Gathers NATS frames.
 
     Args:
-        write: takes the frames of one pass; returns False when there is no connection to write them to.
+        write: Takes the frames of one pass; returns False when there is no connection to write them to.
     """
 
     def __init__(self, write: Callable[[bytes], bool]) -> None:

@@ -71,11 +71,11 @@ class Partition(CommittingLog):
     """A partition on this node: append, commit, acknowledge. Takes the arguments of `CommittingLog`.
 
     Attributes:
-        cold: its history in the bucket, where this node leads it and knows it; otherwise None.
-        watcher: who is told what happens; None where nobody wants to know.
-        full_text: what publishers are told while the disk is full.
-        held: what comes while the leadership is handed over, here or to another node; None at other times.
-        on_refused: told of each publisher that is told that its message is not stored; None where nobody wants to know.
+        cold: History in the bucket, where this node leads the partition and knows it; otherwise None.
+        watcher: Who is told what happens; None where nobody wants to know.
+        full_text: What publishers are told while the disk is full.
+        held: What comes while the leadership is handed over, here or to another node; None at other times.
+        on_refused: Told of each publisher that is told that its message is not stored; None where nobody wants to know.
     """
 
     held: Holder | None = None
@@ -172,9 +172,9 @@ class Partition(CommittingLog):
         """Take the messages of a run.
 
         Args:
-            run: the messages.
-            skip: size of the subjects' prefix, which is not stored.
-            now_ns: when they were read from the socket.
+            run: The messages.
+            skip: Size of the subjects' prefix, which is not stored.
+            now_ns: When they were read from the socket.
         """
         if self.held is not None and self.held.add(run, skip):
             return

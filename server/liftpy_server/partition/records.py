@@ -36,9 +36,9 @@ class Appender(Protocol):
     """The partition that records are built for.
 
     Attributes:
-        stream: its settings and counts.
-        dedupe: the ids that it remembers.
-        log: where the records go.
+        stream: Settings and counts of the stream.
+        dedupe: The ids that it remembers.
+        log: Where the records go.
     """
 
     stream: StreamState
@@ -92,8 +92,8 @@ class RecordBuilder:
     """Gathers the messages of one pass for one partition.
 
     Args:
-        partition: takes the batches.
-        now_ns: time of the pass.
+        partition: Takes the batches.
+        now_ns: Time of the pass.
     """
 
     def __init__(self, partition: Appender, now_ns: int) -> None:

@@ -36,9 +36,9 @@ class StreamState:
     """One stream on this node.
 
     Args:
-        info: from the metadata.
+        info: Description from the metadata.
         clock: Clock of the node.
-        keeper: has gaps written down.
+        keeper: Has gaps written down.
     """
 
     def __init__(self, info: StreamInfo, clock: Clock, keeper: GapKeeper) -> None:

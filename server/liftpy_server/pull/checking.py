@@ -42,10 +42,10 @@ async def verified(
     """Check every batch on disk; a partition with a damaged one says so, and goes offline unless the bucket has it.
 
     Args:
-        found: news of partitions.
-        pinned: the files of all their slices.
-        executor: reads from the disk.
-        session: whose news that is; the partition leaves it.
+        found: News of partitions.
+        pinned: The files of all their slices.
+        executor: Reads from the disk.
+        session: Session whose news that is; the partition leaves it.
     """
     files = {id(piece): file for file, piece in pinned}
     loop = asyncio.get_running_loop()

@@ -49,12 +49,12 @@ class FetchAnswers:
     """Answers fetches of consumers on one connection.
 
     Args:
-        session: of the connection.
-        sender: to the peer.
-        files: the node's open files.
-        executor: reads from the disk.
-        is_urgent: whether the peer has asked for something else meanwhile, so that waiting ends.
-        fetch_s: counts how long answers took, once there was news.
+        session: Session of the connection.
+        sender: Sender to the peer.
+        files: The node's open files.
+        executor: Reads from the disk.
+        is_urgent: Whether the peer has asked for something else meanwhile, so that waiting ends.
+        fetch_s: Counts how long answers took, once there was news.
     """
 
     def __init__(

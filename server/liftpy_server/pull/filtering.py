@@ -55,17 +55,17 @@ class Filtering:
     """Looks through batches of one partition.
 
     Args:
-        matcher: finds the records.
-        pinned: the batches, and the open files that they are in.
-        bytes_max: about how many bytes to find; at least one batch always fits.
-        cost_max: how much to look through, see `SCAN_COST_MAX`; at least one batch.
+        matcher: Finds the records.
+        pinned: The batches, and the open files that they are in.
+        bytes_max: About how many bytes to find; at least one batch always fits.
+        cost_max: How much to look through, see `SCAN_COST_MAX`; at least one batch.
 
     Attributes:
-        pieces: what to send.
-        body_bytes: size of the pieces.
+        pieces: What to send.
+        body_bytes: Size of the pieces.
         cost: Cost of what was looked through.
-        last: the last batch that was looked through.
-        is_done: whether everything was looked through, or enough.
+        last: The last batch that was looked through.
+        is_done: Whether everything was looked through, or enough.
     """
 
     def __init__(

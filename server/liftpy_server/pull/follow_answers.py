@@ -63,15 +63,15 @@ class FollowAnswers:
     """Answers `follow` requests on one pull connection.
 
     Args:
-        replicas: the partition with a key, or why there is none here.
-        heard: told who asks, and whether it hears NATS, at every request.
-        asked: when NATS was asked a question last that was answered, and how long ago that is, in seconds.
-        files: the node's open files.
-        executor: reads from the disk.
-        sender: to the follower.
-        may_send: whether nobody else is sending on the connection.
-        on_unfinished: called when `finish` is to be called.
-        on_failure: called when an answer failed for a reason that is ours; the connection can not be used further.
+        replicas: The partition with a key, or why there is none here.
+        heard: Told who asks, and whether it hears NATS, at every request.
+        asked: When NATS was asked a question last that was answered, and how long ago that is, in seconds.
+        files: The node's open files.
+        executor: Reads from the disk.
+        sender: Sender to the follower.
+        may_send: Whether nobody else is sending on the connection.
+        on_unfinished: Called when `finish` is to be called.
+        on_failure: Called when an answer failed for a reason that is ours; the connection can not be used further.
     """
 
     def __init__(

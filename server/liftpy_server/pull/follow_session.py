@@ -123,8 +123,8 @@ class FollowSession:
     """The partitions that one follower fetches over one connection, and which of them have news.
 
     Args:
-        replicas: the partition with a key, or why there is none here.
-        on_news: called when some partition may have any.
+        replicas: The partition with a key, or why there is none here.
+        on_news: Called when some partition may have any.
     """
 
     def __init__(
@@ -212,9 +212,9 @@ class FollowSession:
         Where several are in line, none takes more than its share; those that do not fit stay at the head of the line.
 
         Args:
-            bytes_max: one batch fits whatever its size.
-            correlation_id: of the response that the news go into.
-            now_s: the clock of `due_s`.
+            bytes_max: One batch fits whatever its size.
+            correlation_id: Correlation id of the response that the news go into.
+            now_s: The clock of `due_s`.
         """
         if now_s >= self._lazy_due_s:
             self._lazy_due_s = float("inf")

@@ -34,9 +34,9 @@ async def offsets(request: OffsetsRequest, lookup: Lookup, cold: ColdReads | Non
     asked for some partitions at a time.
 
     Args:
-        request: the questions.
-        lookup: the partition with a key, or why there is none here.
-        cold: reads the bucket; None where there is none.
+        request: The questions.
+        lookup: The partition with a key, or why there is none here.
+        cold: Reads the bucket; None where there is none.
     """
     queries = request.queries
     results: list[OffsetResult] = []

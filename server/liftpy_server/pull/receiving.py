@@ -15,8 +15,8 @@ class BytesTaker(asyncio.Protocol):
     """Takes the received bytes in plain calls, and leaves everything else to the protocol of a stream.
 
     Args:
-        stream: the protocol that a transport had before.
-        take: called with all bytes that come.
+        stream: The protocol that a transport had before.
+        take: Called with all bytes that come.
     """
 
     def __init__(self, stream: asyncio.Protocol, take: Callable[[bytes], None]) -> None:

@@ -51,22 +51,22 @@ class PullBackend:
     """What a connection needs of its node.
 
     Attributes:
-        node_id: the node.
-        incarnation: of the node.
-        token: what admits a peer.
-        follow_token: what admits another node of the cluster; its word counts for what is on its disk.
-        lookup: the partition with a key, or why there is none here.
-        metadata: the answer to a metadata request.
-        files: the node's open files.
-        executor: for reading from the disk.
-        config: how patient the node is.
-        readable: as `lookup`, also for a partition of which the replica here follows and is in sync.
-        replicas: what followers follow; nothing on a node that has none.
-        groups: the consumer groups; None where there are none.
-        heard: told which node follows here, and whether it hears NATS, at every `follow`.
-        asked: when NATS was asked a question last that was answered, and how long ago that is, in seconds.
-        cold: reads the bucket; None where there is none.
-        fetch_s: how long fetches took to be answered, once there was news for them.
+        node_id: The node.
+        incarnation: Incarnation of the node.
+        token: What admits a peer.
+        follow_token: What admits another node of the cluster; its word counts for what is on its disk.
+        lookup: The partition with a key, or why there is none here.
+        metadata: The answer to a metadata request.
+        files: The node's open files.
+        executor: Executor for reading from the disk.
+        config: How patient the node is.
+        readable: Like `lookup`, also for a partition of which the replica here follows and is in sync.
+        replicas: What followers follow; nothing on a node that has none.
+        groups: The consumer groups; None where there are none.
+        heard: Told which node follows here, and whether it hears NATS, at every `follow`.
+        asked: When NATS was asked a question last that was answered, and how long ago that is, in seconds.
+        cold: Reads the bucket; None where there is none.
+        fetch_s: How long fetches took to be answered, once there was news for them.
     """
 
     node_id: str
@@ -91,7 +91,7 @@ class RequestError(LiftError):
     """A request is refused as a whole.
 
     Attributes:
-        code: why.
+        code: Code that says why.
     """
 
     def __init__(self, code: ErrorCode, message: str) -> None:
@@ -103,11 +103,11 @@ class ClientRequests:
     """The handlers of one connection.
 
     Args:
-        backend: of the node.
-        session: the connection's fetch session.
-        sender: of the connection.
-        client: the address of the peer.
-        is_quiet: whether the peer wants nothing else; what waits for news does so only while that is so.
+        backend: Backend of the node.
+        session: The connection's fetch session.
+        sender: Sender of the connection.
+        client: The address of the peer.
+        is_quiet: Whether the peer wants nothing else; what waits for news does so only while that is so.
     """
 
     def __init__(

@@ -37,9 +37,9 @@ class ResponseSender:
     transport meanwhile.
 
     Args:
-        writer: the peer.
-        executor: reads from the disk.
-        timeout_s: for the peer to take anything at all.
+        writer: The peer.
+        executor: Reads from the disk.
+        timeout_s: Time for the peer to take anything at all, seconds.
     """
 
     def __init__(self, writer: asyncio.StreamWriter, executor: Executor, timeout_s: float) -> None:
@@ -65,8 +65,8 @@ class ResponseSender:
         """Send a response frame that is in memory, in a plain call; only while `is_clear`.
 
         Args:
-            parts: all of it.
-            size_bytes: of them.
+            parts: All of it.
+            size_bytes: Size of the pieces, bytes.
 
         Returns:
             False when the socket did not take everything: then `drain` before anything else is sent.
@@ -96,8 +96,8 @@ class ResponseSender:
         """Send a response frame: its head, and the batches that are its body.
 
         Args:
-            head: everything before the body.
-            pieces: batches in memory, or pinned files and what to send of them.
+            head: Everything before the body.
+            pieces: Batches in memory, or pinned files and what to send of them.
 
         Raises:
             TimeoutError: the peer is too slow; the connection can not be used further.

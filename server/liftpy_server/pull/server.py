@@ -30,10 +30,10 @@ class PullServer:
     said hello, have places of their own, see `Listener`.
 
     Args:
-        config: where to listen, and how patiently.
-        connections_max: clients beyond it are refused.
+        config: Where to listen, and how patiently.
+        connections_max: Clients beyond it are refused.
         refusals: Refusals of the node.
-        strangers_max: connections that have not said hello, half of them from one address.
+        strangers_max: Connections that have not said hello, half of them from one address.
     """
 
     def __init__(

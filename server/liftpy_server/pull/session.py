@@ -39,7 +39,7 @@ class FetchFound(NamedTuple):
     """News of one partition: what to say of it, and the batches to send.
 
     Attributes:
-        matcher: when there is one, only those of the batches are to be sent that hold records it takes. How many
+        matcher: When there is one, only those of the batches are to be sent that hold records it takes. How many
             bytes that are is not known yet, and `FetchSession.advance` is to be told how far it was looked.
     """
 
@@ -81,9 +81,9 @@ class FetchSession:
     """The partitions that one connection reads, and which of them have news.
 
     Args:
-        lookup: the partition with a key that is led here, or why there is none here.
-        readable: the same for one that is led here, or follows in sync.
-        cold: reads the bucket; None where there is none.
+        lookup: The partition with a key that is led here, or why there is none here.
+        readable: The same for one that is led here, or follows in sync.
+        cold: Reads the bucket; None where there is none.
     """
 
     def __init__(self, lookup: Lookup, readable: Lookup | None = None, cold: ColdReads | None = None) -> None:
@@ -105,7 +105,7 @@ class FetchSession:
 
         Args:
             request: The request.
-            matcher: finds what is wanted of those that enter; None when that is everything.
+            matcher: Finds what is wanted of those that enter; None when that is everything.
         """
         for key in request.forget:
             self._drop(key)
@@ -151,8 +151,8 @@ class FetchSession:
         Partitions that sent something go to the end of the line, so that a busy one does not starve the others.
 
         Args:
-            bytes_max: about how many bytes of batches to send.
-            scan_bytes_max: about how many bytes of batches to look through for subjects.
+            bytes_max: About how many bytes of batches to send.
+            scan_bytes_max: About how many bytes of batches to look through for subjects.
         """
         self.news.clear()
         found: list[FetchFound] = []

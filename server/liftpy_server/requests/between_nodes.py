@@ -46,11 +46,11 @@ class NodeRequests:
 
     Args:
         node_id: Id of this node.
-        local: its own node-addressed endpoints.
-        client: gives the NATS connection of the moment.
+        local: Node-addressed endpoints of this node.
+        client: Gives the NATS connection of the moment.
         key: Key of the cluster; None for a node that is alone and has none, which asks nobody else.
-        token_of: by node, the token of its run in the metadata.
-        refusals: counts answers that are somebody else's.
+        token_of: Gives the token of a node's run in the metadata.
+        refusals: Counts answers that are somebody else's.
     """
 
     def __init__(
@@ -76,9 +76,9 @@ class NodeRequests:
 
         Args:
             node_id: Id of the node.
-            endpoint: what it is asked for.
+            endpoint: What it is asked for.
             body: Body of the request.
-            timeout_s: for its answer.
+            timeout_s: Time for the answer, seconds.
             token: Token of its run, for a node that the metadata have no longer.
 
         Raises:
@@ -171,14 +171,14 @@ async def request_proven(
     """Send a request that proves the cluster's key, and wait for the answer that does.
 
     Args:
-        client: connected.
+        client: Client that is connected to NATS.
         subject: Subject of the request.
-        data: its body.
-        prove: makes its headers for a reply subject.
+        data: Body of the request.
+        prove: Makes its headers for a reply subject.
         key: Key of the cluster.
-        timeout_s: for the answer.
-        refusals: counts answers that are somebody else's.
-        foreign_s: for the answer, once somebody else's came; None waits as long as without it.
+        timeout_s: Time for the answer, seconds.
+        refusals: Counts answers that are somebody else's.
+        foreign_s: Time for the answer once somebody else's came, seconds; None waits as long as without it.
 
     Raises:
         NoRespondersError: nobody is there.

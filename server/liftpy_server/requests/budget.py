@@ -59,10 +59,10 @@ class Budget:
     """Hands the requests of one endpoint to tasks, 256 at once; further ones are refused as busy.
 
     Args:
-        door: that they came through, for the count and the log.
-        tasks: what is under way, of this endpoint and of others.
-        answer: takes a request.
-        refusals: counts those that were sent away.
+        door: Door that the requests came through, for the count and the log.
+        tasks: What is under way, of this endpoint and of others.
+        answer: Takes a request.
+        refusals: Counts those that were sent away.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Pace:
 
     Args:
         at_once: Maximum number at the same time.
-        rest_s_max: the longest interval between the beginnings of two, while others wait.
+        rest_s_max: The longest interval between the beginnings of two, while others wait.
     """
 
     def __init__(self, at_once: int, rest_s_max: float) -> None:
@@ -139,8 +139,8 @@ class Shared:
     Whoever asks is told what is so after the question, and who asks alone does not wait.
 
     Args:
-        handle: what answers.
-        encode: makes bytes of an answer.
+        handle: What answers.
+        encode: Makes bytes of an answer.
         pace: Pace of this and of other endpoints.
     """
 

@@ -16,7 +16,7 @@ class AdminError(LiftError):
     """The request can not be granted.
 
     Attributes:
-        code: why.
+        code: Code that says why.
     """
 
     def __init__(self, code: ErrorCode, message: str) -> None:

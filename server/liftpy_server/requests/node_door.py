@@ -48,10 +48,10 @@ class NodeDoor:
 
     Args:
         node_id: Id of this node.
-        token_of: by endpoint, the token of this run that a request must cover.
+        token_of: Gives the token of this run that a request to an endpoint must cover.
         key: Key of the cluster.
-        endpoints: what takes requests, by the rest of their subject.
-        refusals: counts strangers.
+        endpoints: What takes requests, by the rest of their subject.
+        refusals: Counts strangers.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class NotProvenError(LiftError):
     """What claims to come from a node of the cluster does not prove it.
 
     Attributes:
-        kind: of few, for the log.
+        kind: One of few kinds, for the log.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -68,11 +68,11 @@ class NodeKey:
         """The proof of a request.
 
         Args:
-            sender: as in `SENDER_HEADER`.
-            to: the node that is asked.
+            sender: Sender, as in `SENDER_HEADER`.
+            to: The node that is asked.
             token: Token of its run, which the metadata tell.
-            endpoint: what is asked for.
-            reply: subject for the answer.
+            endpoint: What is asked for.
+            reply: Subject for the answer.
             body: Body of the request.
         """
         return self.proof("request", sender, to, token, endpoint, reply, body)
@@ -102,7 +102,7 @@ class Replays:
         """Check that a request is new, and note it.
 
         Args:
-            sender: as in `SENDER_HEADER`.
+            sender: Sender, as in `SENDER_HEADER`.
 
         Raises:
             NotProvenError: it was taken before, or is so old that nobody knows.

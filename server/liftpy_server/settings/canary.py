@@ -16,11 +16,12 @@ class CanaryConfig:
     """What a canary publishes, and how long it waits for it.
 
     Attributes:
-        stream: it publishes to this stream, which must exist; None for no canary.
-        subject: literal subject of the stream; by default that of the stream, with `canary` for wildcards.
-        interval_s: between two messages.
-        timeout_s: a message that was not read back so long after its ack is late.
-        bucket_timeout_s: likewise from the bucket; above `tier.upload_age_s`.
+        stream: Stream to publish to, which must exist; None for no canary.
+        subject: Literal subject of the stream; by default that of the stream, with `canary` for wildcards.
+        interval_s: Time between two messages, seconds.
+        timeout_s: A message that was not read back so long after its ack is late.
+        bucket_timeout_s: Time after which a message that is read from the bucket is late, seconds; above
+            `tier.upload_age_s`.
     """
 
     stream: str | None = None

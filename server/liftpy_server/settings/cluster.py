@@ -22,8 +22,8 @@ class Peer:
 
     Attributes:
         node_id: Id of the node.
-        host: where the others reach its metadata port.
-        port: as above.
+        host: Where the others reach its metadata port.
+        port: Port of the peer.
     """
 
     node_id: str
@@ -53,20 +53,20 @@ class ClusterConfig:
     """How the nodes of a cluster find, know and mistrust each other.
 
     Attributes:
-        host: address on which this node listens for the metadata of the others.
-        port: as above; None for a node that stays alone and does not listen.
-        advertise_host: address that the others are told, where it differs from `host`.
-        peers: all nodes of a new cluster, this one among them, each `node-1@host:port`; nodes that have started once
+        host: Address on which this node listens for the metadata of the others.
+        port: Port for the metadata of other nodes; None for a node that stays alone and does not listen.
+        advertise_host: Address that the others are told, where it differs from `host`.
+        peers: All nodes of a new cluster, this one among them, each `node-1@host:port`; nodes that have started once
             go by what their data directory says.
-        join: this node is new, and the running cluster that it finds over NATS shall take it in.
-        key_file: file with the secret that the nodes of the cluster share; at least 32 bytes.
-        tls_cert: certificate for mutual TLS between the nodes, besides the secret; it carries the node's id as a DNS
+        join: This node is new, and the running cluster that it finds over NATS shall take it in.
+        key_file: File with the secret that the nodes of the cluster share; at least 32 bytes.
+        tls_cert: Certificate for mutual TLS between the nodes, besides the secret; it carries the node's id as a DNS
             name.
-        tls_key: its key.
-        tls_ca: authority of the other nodes' certificates.
-        leader_timeout_s: a leader that is silent for so long is deposed, and a node loses its leaderships.
-        replica_lag_max_s: a follower that is further behind leaves the in-sync replica set.
-        preferred_return_s: the preferred replica leads again after it was in sync for so long.
+        tls_key: Key of the certificate.
+        tls_ca: Authority of the other nodes' certificates.
+        leader_timeout_s: A leader that is silent for so long is deposed, and a node loses its leaderships.
+        replica_lag_max_s: A follower that is further behind leaves the in-sync replica set.
+        preferred_return_s: The preferred replica leads again after it was in sync for so long.
     """
 
     host: str = "127.0.0.1"

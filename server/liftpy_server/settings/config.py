@@ -44,16 +44,16 @@ class PullConfig:
     """Where consumers reach the node.
 
     Attributes:
-        host: address to listen on.
-        port: port to listen on; 0 takes a free one.
-        advertise_host: address that clients are told, where it differs from `host`.
-        tls_cert: certificate; with `tls_key` the pull server speaks TLS.
-        tls_key: its key.
-        tls_client_ca: authorities of client certificates; with it clients must show one.
-        connections_max: clients beyond it are refused; fewer where the process may open fewer files.
-        hello_timeout_s: for a peer to show the token that admits it.
-        idle_timeout_s: without any request.
-        send_timeout_s: for a peer to take anything of a response.
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        advertise_host: Address that clients are told, where it differs from `host`.
+        tls_cert: Certificate; with `tls_key` the pull server speaks TLS.
+        tls_key: Key of the certificate.
+        tls_client_ca: Authorities of client certificates; with it clients must show one.
+        connections_max: Clients beyond it are refused; fewer where the process may open fewer files.
+        hello_timeout_s: Time for a peer to show the token that admits it, seconds.
+        idle_timeout_s: Time without any request after which a connection is closed, seconds.
+        send_timeout_s: Time for a peer to take anything of a response, seconds.
     """
 
     host: str = "127.0.0.1"
@@ -120,8 +120,8 @@ class HttpConfig:
     """Health and metrics over HTTP.
 
     Attributes:
-        host: address to listen on.
-        port: port to listen on; None turns it off, 0 takes a free one.
+        host: Address to listen on.
+        port: Port to listen on; None turns it off, 0 takes a free one.
     """
 
     host: str = "127.0.0.1"
@@ -137,7 +137,7 @@ class MetricsConfig:
     """How much `/metrics` tells.
 
     Attributes:
-        per_stream: of which streams it tells one by one: `all`, `off`, or `top N`, those with most messages.
+        per_stream: Streams that it tells of one by one: `all`, `off`, or `top N`, those with most messages.
     """
 
     per_stream: str = "top 100"
@@ -159,11 +159,11 @@ class StorageConfig:
     """How the node treats its disk.
 
     Attributes:
-        sync_interval_s: longest time a record of a stream with `sync = interval` is not on disk.
-        disk_reserve_bytes: messages are refused while less than this is free; at most a tenth of the disk counts.
-        open_files_max: segment files that are held open.
-        retention_interval_s: how often retention looks at the streams.
-        dedupe_memory_bytes: memory for the message ids of all streams; with it used up windows are shortened.
+        sync_interval_s: Longest time a record of a stream with `sync = interval` is not on disk.
+        disk_reserve_bytes: Messages are refused while less than this is free; at most a tenth of the disk counts.
+        open_files_max: Segment files that are held open.
+        retention_interval_s: How often retention looks at the streams.
+        dedupe_memory_bytes: Memory for the message ids of all streams; with it used up windows are shortened.
     """
 
     sync_interval_s: float = 1.0
@@ -189,21 +189,21 @@ class NodeConfig:
     """Everything a node can be told.
 
     Attributes:
-        node_id: name of the node; belongs to the data directory for ever.
-        data_dir: where the node keeps everything.
-        rack: where the node stands; replicas are spread over racks.
-        log_level: debug, info, warning or error.
-        allow_reserved_subjects: subjects of NATS, its clients and liftpy that streams may store all the same.
-        nats: how to reach NATS.
-        pull: where consumers reach the node.
-        http: health and metrics.
-        metrics: how much these tell.
-        storage: how the node treats its disk.
-        groups: consumer groups.
-        events: what happens to the cluster.
-        cluster: the other nodes.
-        tier: the bucket.
-        canary: messages that are published and read back.
+        node_id: Name of the node; belongs to the data directory for ever.
+        data_dir: Where the node keeps everything.
+        rack: Where the node stands; replicas are spread over racks.
+        log_level: Debug, info, warning or error.
+        allow_reserved_subjects: Subjects of NATS, its clients and liftpy that streams may store all the same.
+        nats: How to reach NATS.
+        pull: Where consumers reach the node.
+        http: Health and metrics.
+        metrics: How much these tell.
+        storage: How the node treats its disk.
+        groups: Consumer groups.
+        events: What happens to the cluster.
+        cluster: The other nodes.
+        tier: The bucket.
+        canary: Messages that are published and read back.
     """
 
     node_id: str = "liftpy-1"
@@ -275,10 +275,10 @@ def load_config(
     """Put a node's configuration together.
 
     Args:
-        path: a TOML file.
+        path: A TOML file.
         environment: `LIFTPY_DATA_DIR`, `LIFTPY_PULL_PORT`, ..., and for NATS also the nats CLI's variables.
-        flags: settings by dotted name; None means not given.
-        context: a context of the nats CLI.
+        flags: Settings by dotted name; None means not given.
+        context: A context of the nats CLI.
 
     Raises:
         ConfigError: the message names the field, and the file or the variable that set it.

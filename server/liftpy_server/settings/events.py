@@ -14,9 +14,9 @@ class EventsConfig:
     """Whether and how this node stores what happens to the cluster.
 
     Attributes:
-        enabled: whether this node stores events, and tells those of its own.
-        retention_age_s: of the stream of the events, when this node creates it; 0 for ever.
-        retention_bytes: likewise, the size; 0 for any.
+        enabled: Whether this node stores events, and tells those of its own.
+        retention_age_s: Retention of the stream of the events when this node creates it, seconds; 0 for ever.
+        retention_bytes: Size of the stream of the events when this node creates it; 0 for any.
     """
 
     enabled: bool = True

@@ -18,11 +18,11 @@ class GroupsConfig:
 
     Attributes:
         partitions: Partitions of the stream of the groups, when this node creates it; fixed from then on.
-        retention_s: a group without members that committed nothing for so long is forgotten, with its offsets.
-        groups_max: that the node coordinates; further ones are refused.
+        retention_s: A group without members that committed nothing for so long is forgotten, with its offsets.
+        groups_max: Number of groups that the node coordinates; further ones are refused.
         bytes_max: Maximum bytes of offsets, metadata and members, of all groups that the node coordinates.
-        group_bytes_max: likewise of one group.
-        client_groups_max: groups that clients at one address make.
+        group_bytes_max: Size of one group, bytes; more is refused.
+        client_groups_max: Groups that clients at one address make.
         client_bytes_max: Maximum bytes of those groups.
     """
 

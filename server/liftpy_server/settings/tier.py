@@ -54,22 +54,22 @@ class TierConfig:
         region: Region of the bucket; None leaves it to the AWS environment.
         upload_bytes: Bytes of record batches; a partition that has as much that is not in the bucket is
             uploaded at once.
-        upload_age_s: what is not in the bucket waits no longer than this.
-        set_member_bytes_max: partitions with at most so much share an object; those with more get one of their own.
+        upload_age_s: What is not in the bucket waits no longer than this.
+        set_member_bytes_max: Partitions with at most so much share an object; those with more get one of their own.
         merge_bytes: Bytes of a partition in shared objects, until it gets an object of its own.
-        object_bytes: size up to which objects of a partition are merged.
-        gc_interval_s: how often retention and the removal of what nothing names look at the bucket.
-        grace_s: what nothing names stays for so long, for those that are reading it.
+        object_bytes: Size up to which objects of a partition are merged.
+        gc_interval_s: How often retention and the removal of what nothing names look at the bucket.
+        grace_s: What nothing names stays for so long, for those that are reading it.
         cache_bytes: Maximum bytes of the disk, for what was read from the bucket.
-        read_ahead_bytes: how far a sequential read is ahead of its reader, at most.
+        read_ahead_bytes: How far a sequential read is ahead of its reader, at most.
         upload_memory_bytes: Bytes of memory, for what uploads, merges and compactions work on at a time.
         ca_file: PEM file with the certificates that the store's certificate is checked against; None for the system's.
         verify: False takes any certificate of the store.
-        trust_any_certificate: has to be said as well where `verify` is False and the store is on another machine.
-        addressing_style: where the bucket's name stands; None is `path` where there is an endpoint, else `auto`.
-        checksums: when requests carry checksums of their own; None is `when_required` where there is an endpoint.
+        trust_any_certificate: Has to be said as well where `verify` is False and the store is on another machine.
+        addressing_style: Where the bucket's name stands; None is `path` where there is an endpoint, else `auto`.
+        checksums: When requests carry checksums of their own; None is `when_required` where there is an endpoint.
         quoted_etags: False sends etags in conditions without quotes, which Ceph before version 17 wants.
-        sign_payload: whether signatures cover bodies; None does so where `S3Settings` says.
+        sign_payload: Whether signatures cover bodies; None does so where `S3Settings` says.
     """
 
     url: str | None = None

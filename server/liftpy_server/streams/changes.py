@@ -16,7 +16,7 @@ class StreamChanges:
     """Compares the streams of one state of the metadata with those of the one before.
 
     Attributes:
-        known: uuids of all streams of the newest state, as bytes.
+        known: UUIDs of all streams of the newest state, as bytes.
     """
 
     def __init__(self) -> None:

@@ -25,10 +25,10 @@ class StreamLookup:
         host: Host of the replicas.
 
     Attributes:
-        by_uuid: the streams of which something is here.
-        by_key: the partitions.
-        by_durability: the partitions, by what group commit knows of their logs.
-        by_interval: those that are synced at intervals.
+        by_uuid: The streams of which something is here.
+        by_key: The partitions.
+        by_durability: The partitions, by what group commit knows of their logs.
+        by_interval: Those that are synced at intervals.
     """
 
     def __init__(self, host: ReplicaHost) -> None:

@@ -62,8 +62,8 @@ class LocalStream:
     """A stream with the partitions of which this node has a replica.
 
     Attributes:
-        bindings: its subscriptions, whether they stand or not.
-        refusal: why the NATS server does not let it listen to the subject it has now; None while it does.
+        bindings: Subscriptions of the stream, whether they stand or not.
+        refusal: Why the NATS server does not let it listen to the subject it has now; None while it does.
     """
 
     def __init__(self, info: StreamInfo, state: StreamState, partitions: dict[int, Partition]) -> None:
@@ -78,8 +78,8 @@ class _OpenLog(NamedTuple):
     """A log that is open, or offline where it can not be used.
 
     Attributes:
-        made_for: the settings that it was opened with.
-        kept_mark: records below it had been committed, as far as the node knew when it stopped last.
+        made_for: The settings that it was opened with.
+        kept_mark: Records below it had been committed, as far as the node knew when it stopped last.
     """
 
     made_for: tuple[StreamConfig, int]
@@ -93,18 +93,18 @@ class StreamOpening:
     """See the module.
 
     Args:
-        node_id: this node.
-        disk: where.
-        files: the node's open files.
-        data_dir: of the node.
-        checkpoint: what the node knew when it stopped last.
-        clock: for gaps, and the time of logs.
-        outbox: for acks.
-        load: counts what waits for the disk.
-        request_sync: asks group commit for a round.
-        keeper: has gaps written down.
-        durability_record: which logs have failed; None for none.
-        dedupe_memory: for message ids.
+        node_id: This node.
+        disk: Disk of the node.
+        files: The node's open files.
+        data_dir: Data directory of the node.
+        checkpoint: What the node knew when it stopped last.
+        clock: Clock for gaps, and the time of logs.
+        outbox: Outbox for acks.
+        load: Counts what waits for the disk.
+        request_sync: Asks group commit for a round.
+        keeper: Has gaps written down.
+        durability_record: Record of the logs that have failed; None for none.
+        dedupe_memory: Dedupe memory for message ids.
     """
 
     def __init__(

@@ -41,10 +41,10 @@ class Streams(StreamLookup):
     """The streams of the node: open, change, close.
 
     Args:
-        opening: opens them.
+        opening: Opens them.
         host: Host of the replicas.
-        io_executor: with one thread, for the removal of directories.
-        tierer: moves their history to the bucket; None without one.
+        io_executor: Executor with one thread, for the removal of directories.
+        tierer: Moves their history to the bucket; None without one.
     """
 
     def __init__(

@@ -22,7 +22,7 @@ class LogSlice:
 
     Attributes:
         path: Path of the file.
-        position: where the first one begins, bytes.
+        position: Where the first one begins, bytes.
         length: Length of all of them, bytes.
     """
 
@@ -75,20 +75,20 @@ class HistoryResult:
     """What the bucket has of a partition.
 
     Attributes:
-        start: the first offset that is wanted.
-        end: after the last one that is there, in shared objects too.
-        root_end: after the last one in objects of its own.
-        proven_end: what is below stays counted, whoever claims it next.
-        epochs: up to `end`.
-        delete_horizon: tombstones below may be gone.
+        start: The first offset that is wanted.
+        end: Offset after the last one that is there, in shared objects too.
+        root_end: Offset after the last one in objects of its own.
+        proven_end: What is below stays counted, whoever claims it next.
+        epochs: Leader epochs up to `end`.
+        delete_horizon: Tombstones below may be gone.
         bytes: Bytes of what is there.
         records: Records of what is there.
-        sealed: nothing is added any more.
+        sealed: Nothing is added any more.
         set_bytes: Bytes of what is in shared objects.
         new_bytes: Bytes of objects that key compaction has not looked at.
-        holders: nodes whose shared objects hold some of it.
-        merges: there are objects to be merged.
-        is_new: there was nothing before.
+        holders: Nodes whose shared objects hold some of it.
+        merges: There are objects to be merged.
+        is_new: There was nothing before.
         producers: Ordered producers, as the root has them.
     """
 
@@ -127,10 +127,10 @@ class ClaimJob(WorkerRequest[HistoryResult]):
 
     Attributes:
         node: Node of the leader.
-        log_start: where the partition begins on the disk, and in the bucket if that has nothing of it.
+        log_start: Where the partition begins on the disk, and in the bucket if that has nothing of it.
         epochs: Epochs of the log.
-        create: begin a history where there is none.
-        cluster_id: whose catalog must name the stream before a history is begun; None where there is no cluster.
+        create: Begin a history where there is none.
+        cluster_id: Cluster whose catalog must name the stream before a history is begun; None where there is none.
     """
 
     job: ClassVar[str] = "claim"
@@ -178,10 +178,10 @@ class UploadJob(WorkerRequest[UploadResult]):
 
     Attributes:
         epochs: Epochs of the log.
-        slices: whole batches that cover the range.
-        keeps_replies: of the stream.
-        further: where more is to be moved, what becomes an object each.
-        producers: what the leader knows of ordered producers below `end`.
+        slices: Whole batches that cover the range.
+        keeps_replies: Whether the stream keeps reply subjects.
+        further: Where more is to be moved, what becomes an object each.
+        producers: What the leader knows of ordered producers below `end`.
     """
 
     job: ClassVar[str] = "upload"
@@ -302,9 +302,9 @@ class WantedStartJob(WorkerRequest[WantedStartResult]):
     """Find out where a history is to begin; changes nothing.
 
     Attributes:
-        before_ns: what is older may go; 0 is no limit.
+        before_ns: What is older may go; 0 is no limit.
         stored_bytes_max: Bytes of the objects that lie below `below`, so much may stay; -1 is no limit.
-        below: what the bucket holds from there on is counted as part of the log.
+        below: What the bucket holds from there on is counted as part of the log.
     """
 
     job: ClassVar[str] = "wanted_start"
@@ -340,9 +340,9 @@ class CompactResult:
     """What became of a compaction.
 
     Attributes:
-        compacted: how many objects became others.
-        delete_horizon: tombstones below this offset may be gone now.
-        compacted_end: below this offset no key has two records.
+        compacted: How many objects became others.
+        delete_horizon: Tombstones below this offset may be gone now.
+        compacted_end: Below this offset no key has two records.
         bytes: Bytes of what is there now.
         records: Records of what is there now.
     """
@@ -415,10 +415,10 @@ class AdoptSetsResult:
     """What became of the shared objects of nodes that are gone.
 
     Attributes:
-        dropped: from manifests.
-        deleted: objects.
-        left: objects that are still named.
-        returned: nodes that write again, which were left alone.
+        dropped: Number of objects that manifests name no more.
+        deleted: Number of objects that were deleted.
+        left: Objects that are still named.
+        returned: Nodes that write again, which were left alone.
     """
 
     dropped: int
@@ -478,10 +478,10 @@ class PutCatalogJob(WorkerRequest[PutCatalogResult]):
     """Have the catalog say what the metadata say.
 
     Attributes:
-        streams: by uuid, as `Description.of` gives them.
-        deleted: uuids of those that were deleted last.
-        collected: uuids of deleted streams of which the bucket holds nothing more.
-        now_ns: by the wall clock.
+        streams: Streams by uuid, as `Description.of` gives them.
+        deleted: UUIDs of those that were deleted last.
+        collected: UUIDs of deleted streams of which the bucket holds nothing more.
+        now_ns: Time by the wall clock, ns since the epoch.
     """
 
     job: ClassVar[str] = "catalog"
@@ -498,9 +498,9 @@ class MessageIdsResult:
     """Message ids of records in the bucket.
 
     Attributes:
-        ids: oldest first, each as (time in ns, offset, id in hexadecimal digits).
-        start: the offset from which on they are all there.
-        more: there may be others below that.
+        ids: Oldest first, each as (time in ns, offset, id in hexadecimal digits).
+        start: The offset from which on they are all there.
+        more: There may be others below that.
     """
 
     ids: tuple[tuple[int, int, str], ...]
@@ -554,12 +554,12 @@ class FetchChunkResult:
     """What was written to the file; there is none where there is a hole.
 
     Attributes:
-        start: the first offset in the file.
-        end: after the last one.
+        start: The first offset in the file.
+        end: Offset after the last one.
         bytes: Bytes of record batches.
-        following: where fetches end that follow on one another from `end` on, so that they can be asked for side by
+        following: Where fetches end that follow on one another from `end` on, so that they can be asked for side by
             side; as far as that can be told.
-        hole: the object that holds the first offset is missing or damaged.
+        hole: The object that holds the first offset is missing or damaged.
     """
 
     start: int = 0
@@ -574,13 +574,13 @@ class FetchChunkJob(WorkerRequest[FetchChunkResult]):
     """Write a range of a partition's history to a file, as record batches that cover all offsets of it.
 
     Attributes:
-        offset: the first that is wanted.
-        end: nothing from there on is wanted.
-        enough: nor need what begins there or later be fetched.
-        bytes_max: about how many bytes of batches to write.
+        offset: The first that is wanted.
+        end: Nothing from there on is wanted.
+        enough: Nor need what begins there or later be fetched.
+        bytes_max: About how many bytes of batches to write.
         codec: Codec of the batches: none, lz4 or zstd.
         path: Path of the file.
-        until: all up to this offset is to be written, while it is not far more than `bytes_max`.
+        until: All up to this offset is to be written, while it is not far more than `bytes_max`.
         following_bytes: Bytes of each fetch that may follow; none is foreseen with 0.
     """
 

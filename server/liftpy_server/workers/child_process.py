@@ -28,8 +28,8 @@ async def start_child(module: str, *arguments: str) -> asyncio.subprocess.Proces
     """Start `python -m module`, with this process's id as its first argument.
 
     Args:
-        module: calls `become_child` first of all.
-        arguments: further ones.
+        module: Calls `become_child` first of all.
+        arguments: Further ones.
 
     Raises:
         OSError: the process could not be started.
@@ -47,8 +47,8 @@ async def end_child(process: asyncio.subprocess.Process, name: str) -> None:
     """Close its standard input, and kill it where that does not end it soon.
 
     Args:
-        process: what `start_child` returned.
-        name: for people.
+        process: What `start_child` returned.
+        name: Name for people.
     """
     if process.returncode is None:
         assert process.stdin is not None
@@ -74,7 +74,7 @@ def become_child(niceness: int) -> None:
     """In the process that was started: tie it to the node that started it.
 
     Args:
-        niceness: by how much other processes go before this one.
+        niceness: How much other processes go before this one.
     """
     _end_with_parent(int(sys.argv[1]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the node is told to stop, and stops this process

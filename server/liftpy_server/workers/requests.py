@@ -21,8 +21,8 @@ class WorkerRequest(Generic[R]):
     """Something to be done by a worker process.
 
     Attributes:
-        job: the name of what is to be done.
-        result: of which kind the result is.
+        job: The name of what is to be done.
+        result: Kind of the result.
     """
 
     __slots__ = ()

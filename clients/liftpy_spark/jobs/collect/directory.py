@@ -32,12 +32,12 @@ def collect_directory(
 
     Args:
         store: Store of the bucket that has the decisions.
-        directory: an absolute path.
+        directory: An absolute path.
         uuids: UUIDs of the streams that the bucket has; files of others stay, unless the bucket has decisions on them.
-        only: the uuid of the only stream to look at; None: of all.
-        older_than_s: younger files stay, seconds: more than a batch ever takes.
-        deletes: they are deleted; otherwise they are counted.
-        now_ns: by the clock of the directory, ns since the epoch; by default the time of this machine.
+        only: The uuid of the only stream to look at; None: of all.
+        older_than_s: Younger files stay, seconds: more than a batch ever takes.
+        deletes: They are deleted; otherwise they are counted.
+        now_ns: Time by the clock of the directory, ns since the epoch; by default that of this machine.
 
     Raises:
         StoreError: the bucket or the directory does not answer.

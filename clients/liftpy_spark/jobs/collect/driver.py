@@ -66,8 +66,8 @@ class CollectResult(NamedTuple):
     Attributes:
         objects: Number of objects.
         size: Size of the objects in bytes.
-        listed: how many objects were looked at.
-        problem: why nothing was deleted, or not all; "": nothing is wrong.
+        listed: How many objects were looked at.
+        problem: Why nothing was deleted, or not all; "": nothing is wrong.
     """
 
     objects: int = 0
@@ -90,8 +90,8 @@ def plan_collect(
         spark: Spark session.
         settings: Settings of the bucket.
         paths: Paths of the partitions.
-        grace_s: what nobody names stays for so long, seconds.
-        progress: is told of it.
+        grace_s: What nobody names stays for so long, seconds.
+        progress: Is told of it.
 
     Returns:
         for each partition what nobody names.
@@ -120,8 +120,8 @@ def collect(
         spark: Spark session.
         settings: Settings of the bucket.
         paths: Paths of the partitions.
-        grace_s: what nobody names stays for so long, seconds, by the clock of the store.
-        progress: is told of it; there is more to do when there is much to be deleted.
+        grace_s: What nobody names stays for so long, seconds, by the clock of the store.
+        progress: Is told of it; there is more to do when there is much to be deleted.
 
     Returns:
         for each partition what was deleted; of a task that was repeated, what its last attempt deleted.
@@ -170,11 +170,11 @@ def collect_staged(
         spark: Spark session.
         settings: Settings of the bucket.
         uuid: UUID of the stream; None: of all, also of those that were deleted.
-        older_than_s: younger objects stay, and documents of applications that wrote since, seconds: more than a batch
+        older_than_s: Younger objects stay, and documents of applications that wrote since, seconds: more than a batch
             ever takes.
-        deletes: they are deleted; otherwise they are counted.
-        now_ns: by the clock of the store, ns since the epoch; by default the time of this machine.
-        progress: is told of it.
+        deletes: They are deleted; otherwise they are counted.
+        now_ns: Time by the clock of the store, ns since the epoch; by default that of this machine.
+        progress: Is told of it.
 
     Raises:
         JobFailedError: a task failed for good.
@@ -233,7 +233,7 @@ def cuts_of(root: Root, objects: int) -> list[int]:
 
     Args:
         root: Root of a partition.
-        objects: how many, at most or a few more.
+        objects: How many, at most or a few more.
     """
     pointers = [*((each.base, each.end, each.fragments) for each in root.snapshots)]
     pointers += [(each.base, each.end, 1) for each in root.fragments]

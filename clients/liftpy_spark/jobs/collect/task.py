@@ -65,9 +65,9 @@ class KeyRange(NamedTuple):
     Attributes:
         place: Place of the partition among those that are collected.
         path: Path of the partition.
-        after: below the directory; the range begins behind it.
-        until: the range ends before it; "": with the directory.
-        weight: about how many objects are named there.
+        after: Below the directory; the range begins behind it.
+        until: The range ends before it; "": with the directory.
+        weight: About how many objects are named there.
     """
 
     place: int
@@ -81,13 +81,13 @@ class RangeFindings(NamedTuple):
     """What was found in a range; it travels as a list.
 
     Attributes:
-        place: as of the range.
-        listed: how many objects there are, or were looked at.
-        objects: how many of these nobody names.
+        place: Place of the range.
+        listed: How many objects there are, or were looked at.
+        objects: How many of these nobody names.
         size: Size of the objects in bytes.
         candidates: (key below the directory, bytes, ns since the epoch when it was written), where they are wanted.
-        resume: the look ended behind this key, as there were enough of them; None: with the range.
-        problem: why nothing can be said; "": there is no reason.
+        resume: The look ended behind this key, as there were enough of them; None: with the range.
+        problem: Why nothing can be said; "": there is no reason.
     """
 
     place: int
@@ -104,9 +104,9 @@ class LookTask(NamedTuple):
 
     Attributes:
         settings: Settings of the bucket.
-        ranges: that it lists.
-        grace_ns: younger objects are not looked at.
-        wants_candidates: they are to be taken; otherwise they are counted.
+        ranges: Ranges that it lists.
+        grace_ns: Younger objects are not looked at.
+        wants_candidates: They are to be taken; otherwise they are counted.
     """
 
     settings: S3Settings
@@ -135,10 +135,10 @@ class Taken(NamedTuple):
     """What was deleted of a partition; it travels as a list.
 
     Attributes:
-        place: as of the range.
+        place: Place of the range.
         objects: Number of objects.
         size: Size of the objects in bytes.
-        problem: why it was not done, or not all of it; "": it was.
+        problem: Why it was not done, or not all of it; "": it was.
     """
 
     place: int
@@ -153,9 +153,9 @@ class StagingTask(NamedTuple):
     Attributes:
         settings: Settings of the bucket.
         prefix: Prefix of the streams' uuids.
-        older_than_s: younger objects stay, seconds.
-        now_ns: the time, ns since the epoch.
-        deletes: they are deleted; otherwise they are counted.
+        older_than_s: Younger objects stay, seconds.
+        now_ns: The time, ns since the epoch.
+        deletes: They are deleted; otherwise they are counted.
     """
 
     settings: S3Settings

@@ -53,9 +53,9 @@ def commit(
     Args:
         settings: Settings of the bucket.
         path: Path of the partition.
-        made: what takes the place of what, oldest first.
-        born: version of the root as it was before the first of the objects was begun.
-        compacted_end: key compaction has looked at everything below this offset; None: there is more to come.
+        made: What takes the place of what, oldest first.
+        born: Version of the root as it was before the first of the objects was begun.
+        compacted_end: Key compaction has looked at everything below this offset; None: there is more to come.
 
     Raises:
         OvertakenError: others changed what was compacted, or hold it; or they were faster each time.

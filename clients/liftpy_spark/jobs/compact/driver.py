@@ -67,8 +67,8 @@ class CompactPlan(NamedTuple):
     """What is done for a partition.
 
     Attributes:
-        epoch: the leader epoch in its root.
-        history: what the pass works on.
+        epoch: The leader epoch in its root.
+        history: What the pass works on.
     """
 
     epoch: int
@@ -94,11 +94,11 @@ class CompactResult(NamedTuple):
     """What was done.
 
     Attributes:
-        dropped: how many records went.
-        replaced: how many objects became others.
-        made: how many there are in their place.
-        bytes_before: of the former.
-        bytes_after: of the latter.
+        dropped: How many records went.
+        replaced: How many objects became others.
+        made: How many there are in their place.
+        bytes_before: Size of the objects before, bytes.
+        bytes_after: Size of the objects after, bytes.
     """
 
     dropped: int = 0
@@ -112,9 +112,9 @@ def config_of(name: str, config: Mapping[str, Any], *, object_bytes: int) -> His
     """How the history of a stream is compacted; it always pays, as somebody asks for it.
 
     Args:
-        name: of the stream.
-        config: its settings, as the catalog has them.
-        object_bytes: neighbours that are written anew become one object up to this size.
+        name: Name of the stream.
+        config: Settings of the stream, as the catalog has them.
+        object_bytes: Neighbours that are written anew become one object up to this size.
 
     Raises:
         NotCompactedError: the stream is not to be compacted.
@@ -141,9 +141,9 @@ def plan_compact(
     """What `compact` would work on now; nothing of partitions to which nothing came since the last pass.
 
     Args:
-        settings: of the bucket.
-        paths: the partitions.
-        config: how.
+        settings: Settings of the bucket.
+        paths: The partitions.
+        config: Configuration of the compaction.
 
     Raises:
         TierError: a manifest can not be read.
@@ -156,8 +156,8 @@ def shared_records(settings: S3Settings, paths: Sequence[PartitionPath]) -> int:
     """How many records partitions have in objects that streams share, of which no pass takes note.
 
     Args:
-        settings: of the bucket.
-        paths: the partitions.
+        settings: Settings of the bucket.
+        paths: The partitions.
 
     Raises:
         TierError: a manifest can not be read.
@@ -204,13 +204,13 @@ def compact(
     """Compact partitions.
 
     Args:
-        spark: the session.
-        settings: of the bucket.
-        plans: what `plan_compact` gave.
-        config: as for the plans.
-        alone: no node works with this bucket, so that tombstones may go.
-        progress: is told of it.
-        task_bytes: about how much of the bucket a task of the second step reads the keys of.
+        spark: The session.
+        settings: Settings of the bucket.
+        plans: What `plan_compact` gave.
+        config: Configuration, as for the plans.
+        alone: No node works with this bucket, so that tombstones may go.
+        progress: Is told of it.
+        task_bytes: About how much of the bucket a task of the second step reads the keys of.
 
     Raises:
         JobFailedError: a task failed for good; what was committed before stays.
@@ -257,7 +257,7 @@ class _Run:
     """One pass over a partition.
 
     Attributes:
-        done: what was committed so far.
+        done: What was committed so far.
     """
 
     def __init__(

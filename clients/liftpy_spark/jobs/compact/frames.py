@@ -49,7 +49,7 @@ class Superseded(NamedTuple):
     """Superseded records, as a DataFrame.
 
     Attributes:
-        frame: rows (place of the object, offset).
+        frame: Rows (place of the object, offset).
         places: Places of the objects that have such records.
     """
 
@@ -69,8 +69,8 @@ def find_superseded(
     Args:
         spark: Spark session.
         work: Compaction pass.
-        bins: for each task the objects, with their places, whose keys it reads.
-        progress: is told of it.
+        bins: Objects whose keys each task reads, with their places.
+        progress: Is told of it.
 
     Raises:
         JobFailedError: an object could not be read.
@@ -107,8 +107,8 @@ def run_rewrites(
         spark: Spark session.
         found: Superseded records.
         work: Compaction pass.
-        rewrites: what is written anew.
-        progress: is told of it.
+        rewrites: What is written anew.
+        progress: Is told of it.
 
     Returns:
         what came of each, in order.

@@ -37,7 +37,7 @@ def superseded_within(hashes: npt.NDArray[np.uint64], first: int) -> npt.NDArray
 
     Args:
         hashes: Hashes of the keys of a row group, two numbers each, in the order of their offsets.
-        first: rows before this place supersede nothing and are not looked at.
+        first: Rows before this place supersede nothing and are not looked at.
     """
     gone = np.zeros(len(hashes), np.bool_)
     late = hashes[first:]
@@ -56,7 +56,7 @@ def candidates_of(rows: pa.RecordBatch, hasher: KeyHasher, place: int, new_start
         rows: Rows of a row group, with `KEY_COLUMNS` at least.
         hasher: Hasher of keys, the same for all row groups.
         place: Place of the object.
-        new_start: rows below this offset supersede nothing.
+        new_start: Rows below this offset supersede nothing.
     """
     keys, offsets = keyed(rows)
     hashes = hasher.hash(keys)

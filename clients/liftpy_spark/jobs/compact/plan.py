@@ -20,9 +20,9 @@ class FooterFacts(NamedTuple):
     """What the footer of an object says.
 
     Attributes:
-        tombstones: how many of its records have a key and no value.
-        cleaned_ns: since when it is clean, ns since the epoch; 0: it is not.
-        keeps_replies: whether it has a column for them.
+        tombstones: How many of its records have a key and no value.
+        cleaned_ns: Time since when it is clean, ns since the epoch; 0: it is not.
+        keeps_replies: Whether it has a column for them.
     """
 
     tombstones: int
@@ -34,8 +34,8 @@ class RewriteSource(NamedTuple):
     """An object that is written anew.
 
     Attributes:
-        pointer: to it.
-        is_expired: its tombstones go.
+        pointer: Pointer to the object.
+        is_expired: Whether its tombstones go.
     """
 
     pointer: StreamObjectPointer
@@ -46,10 +46,10 @@ class Rewrite(NamedTuple):
     """Neighbours that become one object.
 
     Attributes:
-        places: of them among all that the pass works on.
-        sources: they, oldest first.
-        cleaned_ns: since when the new object is clean; 0: it is not.
-        keeps_replies: whether the new one has a column for replies.
+        places: Places of the objects among all that the pass works on.
+        sources: They, oldest first.
+        cleaned_ns: Time since when the new object is clean, ns since the epoch; 0: it is not.
+        keeps_replies: Whether the new one has a column for replies.
     """
 
     places: range
@@ -67,8 +67,8 @@ class Rules(NamedTuple):
     """How objects are written anew.
 
     Attributes:
-        object_bytes: neighbours become one object up to this size.
-        delete_retention_ns: how long tombstones stay after what they delete is gone; None: for good.
+        object_bytes: Neighbours become one object up to this size.
+        delete_retention_ns: How long tombstones stay after what they delete is gone; None: for good.
     """
 
     object_bytes: int
@@ -95,9 +95,9 @@ def plan_rewrites(
     """What is written anew, oldest first.
 
     Args:
-        plan: what the pass works on.
-        looks: at each of its objects.
-        losing: places of those that have a record that a newer one of its key supersedes.
+        plan: What the pass works on.
+        looks: What was found in each of its objects.
+        losing: Places of those that have a record that a newer one of its key supersedes.
         rules: Rules of the rewrite.
     """
     clean_end = clean_end_of(plan)

@@ -47,10 +47,10 @@ class Pass(NamedTuple):
     Attributes:
         settings: Settings of the bucket.
         path: Path of the partition.
-        epoch: the leader epoch in its root, for names.
-        new_start: records below this offset supersede nothing: they were looked at before.
-        delete_horizon: that of the root.
-        seed: secret random bytes, of which the hashes of keys are made.
+        epoch: The leader epoch in its root, for names.
+        new_start: Records below this offset supersede nothing: they were looked at before.
+        delete_horizon: Delete horizon of the root.
+        seed: Secret random bytes, of which the hashes of keys are made.
     """
 
     settings: S3Settings
@@ -72,10 +72,10 @@ class Made(NamedTuple):
     """What came of a rewrite.
 
     Attributes:
-        pointer: to the new object; None where no record is left.
-        collected: the sum of the records that are not in it any more.
-        dropped: how many these are.
-        delete_horizon: tombstones below this offset may be gone with it.
+        pointer: Pointer to the new object; None where no record is left.
+        collected: The sum of the records that are not in it any more.
+        dropped: How many these are.
+        delete_horizon: Tombstones below this offset may be gone with it.
     """
 
     pointer: StreamObjectPointer | None
@@ -122,8 +122,8 @@ def rewrite(work: Pass, given: Rewrite, superseded: Iterator[npt.NDArray[np.int6
 
     Args:
         work: Compaction pass.
-        given: what is written anew.
-        superseded: offsets of records that a row group besides their own supersedes, ascending, in pieces.
+        given: What is written anew.
+        superseded: Offsets of records that a row group besides their own supersedes, ascending, in pieces.
 
     Returns:
         what `read_made` reads.

@@ -23,9 +23,9 @@ class Choice(NamedTuple):
     """What is to be done with streams, by uuid.
 
     Attributes:
-        copied: those that are to be at the destination.
-        kept: those that another cluster has taken over there already; they are left as they are.
-        notes: what one should know of it, for people.
+        copied: Those that are to be at the destination.
+        kept: Those that another cluster has taken over there already; they are left as they are.
+        notes: What one should know of it, for people.
     """
 
     copied: Mapping[str, CatalogStream]
@@ -42,8 +42,8 @@ def choose(source: Catalog, target: Catalog | None, names: Sequence[str]) -> Cho
     """Which streams are copied. Those of liftpy's own, as what groups have committed, go with any other.
 
     Args:
-        source: the catalog of the source.
-        target: that of the destination; None where there is none.
+        source: The catalog of the source.
+        target: Pointer in the destination; None where there is none.
         names: Names of streams, or their uuids; () for all.
 
     Raises:
@@ -107,9 +107,9 @@ def entered(target: Catalog | None, source: Catalog, copied: Mapping[str, Catalo
     Where there is none it is that of the source's cluster, from which another one takes it over by a restore.
 
     Args:
-        target: as it was read; None where there was none.
+        target: Target as it was read; None where there was none.
         source: Where the histories are.
-        copied: streams that are at the destination now, by uuid.
+        copied: Streams that are at the destination now, by uuid.
     """
     if target is None:
         return Catalog(cluster_id=source.cluster_id, version=1, streams=dict(copied))

@@ -54,13 +54,13 @@ class CopyStream(NamedTuple):
     """A stream that is copied, as the source has it.
 
     Attributes:
-        uuid: of it.
-        name: of it.
-        partitions: how many of them the source has something of.
-        objects: how many it will have at the destination.
-        records: in them, about.
-        size: their bytes, without those of objects that streams share.
-        shared_records: how many of the records are in objects that streams share.
+        uuid: UUID of the stream.
+        name: Name of the stream.
+        partitions: How many of them the source has something of.
+        objects: How many it will have at the destination.
+        records: Number of records in the objects, about.
+        size: Size of the objects, without those that streams share, bytes.
+        shared_records: How many of the records are in objects that streams share.
     """
 
     uuid: str
@@ -76,8 +76,8 @@ class CopyPlan(NamedTuple):
     """What a copy is of.
 
     Attributes:
-        streams: those that are copied, by name.
-        notes: what one should know, for people.
+        streams: Those that are copied, by name.
+        notes: What one should know, for people.
     """
 
     streams: tuple[CopyStream, ...]
@@ -88,10 +88,10 @@ class CopyResult(NamedTuple):
     """What a copy did.
 
     Attributes:
-        plan: what it was of.
-        copied: how many objects were written.
-        there: how many were there already.
-        size: bytes of those that were written.
+        plan: What it was of.
+        copied: How many objects were written.
+        there: How many were there already.
+        size: Bytes of those that were written.
     """
 
     plan: CopyPlan
@@ -104,8 +104,8 @@ def plan_copy(source: S3Settings, target: S3Settings, names: Sequence[str] = ())
     """What `copy_history` would copy now; nothing is written anywhere. All manifests are read, and no objects.
 
     Args:
-        source: where histories are.
-        target: where they are to go.
+        source: Where histories are.
+        target: Where they are to go.
         names: Names of streams, or their uuids; () for all.
 
     Raises:
@@ -138,12 +138,12 @@ def copy_history(
 
     Args:
         spark: Spark session.
-        source: where histories are.
-        target: where they go: a prefix without anything, with an earlier copy, or with the catalog of a cluster.
+        source: Where histories are.
+        target: Where they go: a prefix without anything, with an earlier copy, or with the catalog of a cluster.
         names: Names of streams, or their uuids; () for all.
-        progress: is told of how many objects are done, of how many.
-        task_bytes: about how much a task copies.
-        hold_s: for how long objects of the source are held if this is killed, seconds; 0 holds nothing, and writes
+        progress: Is told of how many objects are done, of how many.
+        task_bytes: About how much a task copies.
+        hold_s: Time for which objects of the source are held if this is killed, seconds; 0 holds nothing, and writes
             nothing to the source: for one that nobody else writes to either.
 
     Raises:

@@ -55,7 +55,7 @@ def with_tail(root: Root, epochs: Sequence[tuple[int, int]], tail: StreamObjectP
     Args:
         root: Root of the source.
         epochs: (leader epoch, first offset), oldest first, up to the end of the tail.
-        tail: what holds it; None where there is nothing of it.
+        tail: What holds it; None where there is nothing of it.
     """
     if tail is None:
         return root
@@ -77,7 +77,7 @@ def of_its_own(root: Root, fragments: Sequence[StreamObjectPointer]) -> tuple[Ro
 
     Args:
         root: Root of the source.
-        fragments: all of them, oldest first, none of which lies elsewhere.
+        fragments: All of them, oldest first, none of which lies elsewhere.
 
     Returns:
         (the root, the snapshots to be written)
@@ -102,10 +102,10 @@ def check_history(label: str, there: Root, root: Root, epochs: Sequence[tuple[in
 
     Args:
         label: Label of the partition, for people.
-        there: what is at the destination.
+        there: What is at the destination.
         root: Root of the source.
         epochs: Epochs of the source, up to `end`.
-        end: where the source ends.
+        end: Where the source ends.
 
     Raises:
         CopyRefusedError: it is not.

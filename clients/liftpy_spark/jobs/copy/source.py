@@ -41,10 +41,10 @@ class SourcePartition(NamedTuple):
 
     Attributes:
         path: Path of the partition.
-        root: what names its objects; pinned, unless nothing was to be.
+        root: What names its objects; pinned, unless nothing was to be.
         epochs: (leader epoch, first offset), oldest first, up to `end`.
-        tail: what holds what follows on the root, in order; no pin holds it.
-        end: the offset after the last one.
+        tail: What holds what follows on the root, in order; no pin holds it.
+        end: The offset after the last one.
     """
 
     path: PartitionPath
@@ -89,7 +89,7 @@ def held(
         store: Object store of the source.
         groups: Groups of partitions; a group is read after those before it. What the bucket has nothing of is left
             out.
-        hold_s: for how long objects are held if this is killed, seconds; 0 holds nothing and writes nothing.
+        hold_s: Time for which objects are held if this is killed, seconds; 0 holds nothing and writes nothing.
 
     Raises:
         StoreDeniedError: a pin can not be written.

@@ -49,8 +49,8 @@ def check_there(store: ObjectStore, label: str, of: SourcePartition, *, may_be_a
     Args:
         store: Object store of the destination.
         label: Label of the partition, for people.
-        of: the partition in the source.
-        may_be_ahead: another cluster goes on with it there.
+        of: The partition in the source.
+        may_be_ahead: Another cluster goes on with it there.
 
     Raises:
         CopyRefusedError: it is not, or it is more than the source has.
@@ -134,9 +134,9 @@ def enter(store: ObjectStore, source: Catalog, copied: Mapping[str, CatalogStrea
 
     Args:
         store: Object store of the destination.
-        source: the catalog of the source.
-        copied: the streams, by uuid.
-        names: as `choose` was given them.
+        source: The catalog of the source.
+        copied: The streams, by uuid.
+        names: Names, as `choose` was given them.
 
     Raises:
         CopyRefusedError: the catalog has changed so that something else would be copied.

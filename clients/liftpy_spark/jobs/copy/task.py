@@ -48,11 +48,11 @@ class CopyItem(NamedTuple):
     """An object that the destination is to have.
 
     Attributes:
-        part: what it is made of: one fragment of the partition's own, which stays as it is; or what lies elsewhere, and
+        part: What it is made of: one fragment of the partition's own, which stays as it is; or what lies elsewhere, and
             becomes a fragment of the partition's own.
-        base: the first offset it answers for.
-        end: the offset after the last one it answers for.
-        is_own: it stays as it is.
+        base: The first offset it answers for.
+        end: The offset after the last one it answers for.
+        is_own: Whether it stays as it is.
     """
 
     part: Part
@@ -65,9 +65,9 @@ class CopyTask(NamedTuple):
     """What a task gets.
 
     Attributes:
-        source: where objects are.
-        target: where they go.
-        items: with a number of each.
+        source: Where objects are.
+        target: Where they go.
+        items: Items with a number of each.
     """
 
     source: S3Settings

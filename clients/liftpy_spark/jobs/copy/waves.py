@@ -53,7 +53,7 @@ class CopyProblem(NamedTuple):
     Attributes:
         kind: `missing` or `corrupt`.
         path: Path of the partition that needs it.
-        offset: from which on the partition is concerned.
+        offset: Offset from which on the partition is concerned.
         key: Key of the object.
         text: Error text.
     """
@@ -69,7 +69,7 @@ class CopyDamagedError(LiftError):
     """Objects of the source are missing or damaged, and nothing was made visible.
 
     Args:
-        problems: all of them.
+        problems: All of them.
         labels: Labels of partitions, for people.
     """
 
@@ -89,11 +89,11 @@ class ObjectCopies:
     """What became of objects.
 
     Attributes:
-        copied: how many were written.
-        there: how many were there already.
-        size: bytes of those that were written.
-        made: fragments that the source does not have as such, by the first offset of each.
-        problems: what could not be copied.
+        copied: How many were written.
+        there: How many were there already.
+        size: Bytes of those that were written.
+        made: Fragments that the source does not have as such, by the first offset of each.
+        problems: What could not be copied.
     """
 
     def __init__(self) -> None:
@@ -138,12 +138,12 @@ def copy_all(
 
     Args:
         spark: Spark session.
-        source: where they are.
-        target: where they go.
-        partitions: by their paths.
+        source: Where they are.
+        target: Where they go.
+        partitions: Partitions by their paths.
         labels: Labels of the partitions, for people.
-        task_bytes: about how much a task copies.
-        progress: is told of how many objects are done, of how many.
+        task_bytes: About how much a task copies.
+        progress: Is told of how many objects are done, of how many.
 
     Raises:
         TierError: a manifest can not be read.

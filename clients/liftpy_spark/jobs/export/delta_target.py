@@ -39,9 +39,9 @@ class DeltaTarget:
     """Exports to a Delta table. Each commit records the exported offset of each partition.
 
     Args:
-        place: where the table is, or is to be made.
-        include_headers: whether it has a column `headers`.
-        creates: whether it is made where there is none.
+        place: Where the table is, or is to be made.
+        include_headers: Whether it has a column `headers`.
+        creates: Whether it is made where there is none.
 
     Raises:
         DeltaError: it can not be opened, has other columns, or the package is not installed.

@@ -54,10 +54,10 @@ class ExportRange(NamedTuple):
 
     Attributes:
         path: Path of the partition.
-        start: the first offset.
-        end: the offset after the last one.
-        part: what holds it.
-        size: about how many bytes of the bucket that is.
+        start: The first offset.
+        end: The offset after the last one.
+        part: What holds it.
+        size: About how many bytes of the bucket that is.
     """
 
     path: PartitionPath
@@ -105,8 +105,8 @@ def plan_export(
     Args:
         settings: Settings of the bucket.
         paths: Paths of the partitions.
-        target: what is exported to.
-        task_bytes: about how much a task reads.
+        target: What is exported to.
+        task_bytes: About how much a task reads.
 
     Raises:
         TierError: a manifest can not be read.
@@ -137,13 +137,13 @@ def export(
     Args:
         spark: Spark session.
         settings: Settings of the bucket.
-        stream: the name of the stream.
+        stream: The name of the stream.
         paths: Paths of the partitions.
-        target: what is exported to.
-        include_headers: whether there is a column `headers`.
-        progress: is told of it.
-        task_bytes: about how much a task reads.
-        hold_s: for how long the objects are held if this is killed, seconds.
+        target: What is exported to.
+        include_headers: Whether there is a column `headers`.
+        progress: Is told of it.
+        task_bytes: About how much a task reads.
+        hold_s: Time for which the objects are held if this is killed, seconds.
 
     Raises:
         TierError: something in the bucket can not be read, or no pin can be written there.

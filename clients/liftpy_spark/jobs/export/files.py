@@ -38,7 +38,7 @@ class ExportPlace(NamedTuple):
     """The directory or bucket prefix that receives exported files.
 
     Attributes:
-        directory: an absolute path; "" where it is in a bucket.
+        directory: An absolute path; "" where it is in a bucket.
         settings: Settings of the bucket.
     """
 
@@ -75,8 +75,8 @@ class ExportPlace(NamedTuple):
         """Put a file; where there is one of this name, it holds the same records, and one of the two stays.
 
         Args:
-            name: of it.
-            file: what it holds; not empty.
+            name: Name of the file.
+            file: What it holds; not empty.
             nonce: Nonce of this attempt.
 
         Raises:

@@ -34,7 +34,7 @@ class ParquetDirectory:
     """Exports to a directory of Parquet files. Only one export at a time may write to it.
 
     Args:
-        place: where it is.
+        place: Where it is.
 
     Raises:
         StoreError, ExportPlaceError: it can not be listed, or there is a Delta table.

@@ -38,13 +38,13 @@ class ExportTask(NamedTuple):
 
     Attributes:
         settings: Settings of the bucket.
-        place: where the file goes.
+        place: Where the file goes.
         name: Name of the file.
-        stream: the name of the stream.
-        part: what holds the range.
-        start: the first offset.
-        end: the offset after the last one.
-        include_headers: whether there is a column `headers`.
+        stream: The name of the stream.
+        part: What holds the range.
+        start: The first offset.
+        end: The offset after the last one.
+        include_headers: Whether there is a column `headers`.
     """
 
     settings: S3Settings
@@ -61,10 +61,10 @@ class ExportedFile(NamedTuple):
     """A file that an export wrote.
 
     Attributes:
-        name: of it; "" where there was no record, and so there is no file.
-        size: bytes of it.
-        records: how many it holds.
-        statistics: of it, as Delta tables have them.
+        name: Name of the file; "" where there was no record, and so there is no file.
+        size: Bytes of it.
+        records: How many it holds.
+        statistics: Statistics of the file, as Delta tables have them.
     """
 
     name: str

@@ -25,10 +25,10 @@ class Finding(NamedTuple):
     """One thing that was looked at.
 
     Attributes:
-        check: what it was.
-        state: what to think of it; `unknown` if it could not be looked at.
-        text: what was found, with numbers.
-        advice: what to do; empty if nothing.
+        check: What it was.
+        state: What to think of it; `unknown` if it could not be looked at.
+        text: What was found, with numbers.
+        advice: What to do; empty if nothing.
     """
 
     check: str
@@ -72,7 +72,7 @@ def judge_clocks(offsets: Mapping[str, tuple[float, float]]) -> Finding:
     """How far the clocks of the nodes are apart.
 
     Args:
-        offsets: by node, seconds by which its clock is ahead of the clock here, and half of what the question took.
+        offsets: By node, seconds by which its clock is ahead of the clock here, and half of what the question took.
     """
     ahead = {node: offset for node, (offset, _) in offsets.items()}
     apart = max(ahead.values()) - min(ahead.values())
@@ -97,9 +97,9 @@ def judge_nats(version: str, rtt_s: float, advice: str | None) -> list[Finding]:
     """The nats-server.
 
     Args:
-        version: of it.
-        rtt_s: how long its answer took.
-        advice: what its limits for slow consumers call for; None if they are right.
+        version: Version of the node.
+        rtt_s: How long its answer took.
+        advice: What its limits for slow consumers call for; None if they are right.
     """
     found = []
     numbers: Any = version.partition("-")[0].split(".")

@@ -119,8 +119,8 @@ class _Draining:
     """How far a node is with being emptied.
 
     Args:
-        lift: whom to ask.
-        node_id: the node.
+        lift: Whom to ask.
+        node_id: The node.
     """
 
     def __init__(self, lift: Admin, node_id: str) -> None:

@@ -63,7 +63,7 @@ class Redactor:
     """Hides known secrets, and what looks like one.
 
     Args:
-        secrets: known ones; also hidden where they are part of a URL or of JSON.
+        secrets: Known ones; also hidden where they are part of a URL or of JSON.
     """
 
     def __init__(self, secrets: Iterable[str]) -> None:

@@ -96,9 +96,9 @@ async def show_live(lift: Admin, stop: asyncio.Event, notes: Callable[[], list[s
     """All as tables, once a second; what keeps them from being new is said below them.
 
     Args:
-        lift: whom to ask.
-        stop: ends it.
-        notes: further lines to show below.
+        lift: Whom to ask.
+        stop: Ends it.
+        notes: Further lines to show below.
 
     Raises:
         LiftError: no node answers the first time.

@@ -27,8 +27,8 @@ def nodes_table(cluster: ClusterDetails, width: int = 1_000) -> Table:
     """One line per node.
 
     Args:
-        cluster: which.
-        width: of the terminal, in characters.
+        cluster: Cluster to show.
+        width: Width of the terminal, in characters.
     """
     columns = (
         Column("Node"),
@@ -85,7 +85,7 @@ def place_table(node: dict[str, Any]) -> Table:
     """What the cluster knows of one node.
 
     Args:
-        node: what was told of it.
+        node: What was told of it.
     """
     table = make_table(f"{node['node_id']} in the cluster", (Column("name"), Column("value")), ())
     table.show_header = False
@@ -113,8 +113,8 @@ def attention_tables(cluster: ClusterDetails, width: int = 1_000) -> list[Table]
     """The partitions that need attention, and those whose replicas are being moved; the first of each.
 
     Args:
-        cluster: which.
-        width: of the terminal, in characters.
+        cluster: Cluster to show.
+        width: Width of the terminal, in characters.
     """
     tables = []
     if cluster.leaderless:

@@ -147,9 +147,9 @@ def _environment(home: Path, bucket: SeaweedServer | None, rest: Mapping[str, st
     """The environment without what it says of NATS and of other nodes, which dev has of its own.
 
     Args:
-        home: takes the place of the user's settings, where the nats CLI's chosen context stands.
-        bucket: takes the place of what the environment says of one.
-        rest: what else a process needs.
+        home: Takes the place of the user's settings, where the nats CLI's chosen context stands.
+        bucket: Takes the place of what the environment says of one.
+        rest: What else a process needs.
     """
     ours = ("LIFTPY_NATS_", "LIFTPY_CLUSTER_", "LIFTPY_NODE_ID", "LIFTPY_DATA_DIR")
     kept = {name: text for name, text in (rest or {}).items() if not name.startswith(("NATS_", "LIFTPY_"))}

@@ -32,9 +32,9 @@ class NodePlace:
     """One node.
 
     Attributes:
-        node_id: its name, and that of its directory.
-        cluster_port: where the other nodes reach it.
-        founder: it was there when the cluster was first started.
+        node_id: Name of the node, and of its directory.
+        cluster_port: Where the other nodes reach it.
+        founder: Whether it was there when the cluster was first started.
     """
 
     node_id: str
@@ -52,9 +52,9 @@ class DevLayout:
     """The nodes that are to run.
 
     Attributes:
-        home: the directory of all.
-        nodes: those that are to run.
-        founders: the nodes that founded the cluster, whether they are to run or not.
+        home: The directory of all.
+        nodes: Those that are to run.
+        founders: The nodes that founded the cluster, whether they are to run or not.
     """
 
     home: Path
@@ -115,8 +115,8 @@ class DevLayout:
         """What `liftpy server` is told of the cluster.
 
         Args:
-            place: which node.
-            joins: the others are to take it in.
+            place: Place of the node.
+            joins: The others are to take it in.
         """
         by_peers = place.founder and not joins
         others = [flag for peer in self.founders for flag in ("--peer", peer.peer)] if by_peers else ["--join"]

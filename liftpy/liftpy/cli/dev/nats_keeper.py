@@ -24,11 +24,11 @@ class NatsKeeper:
     """Keeps a nats-server running.
 
     Args:
-        server: which was started.
-        say: called with what happens.
+        server: Server that was started.
+        say: Called with what happens.
 
     Attributes:
-        notes: what happened last.
+        notes: What happened last.
     """
 
     def __init__(self, server: NatsServer, say: Callable[[str], object] | None = None) -> None:

@@ -55,9 +55,9 @@ class NatsServer:
     """A running nats-server.
 
     Args:
-        port: to listen on; 0 takes a free one.
-        config: its configuration file.
-        log: file for its output.
+        port: Port to listen on; 0 takes a free one.
+        config: Path of its configuration file.
+        log: File for its output.
     """
 
     def __init__(self, port: int, config: Path, log: Path) -> None:

@@ -54,11 +54,11 @@ class SeaweedServer:
     """A SeaweedFS with one bucket, `liftpy`, and one pair of credentials, which are made at the first start.
 
     Args:
-        directory: for everything that it keeps; it is made when it is not there.
-        log: file for its output.
+        directory: Directory for everything that it keeps; it is made when it is not there.
+        log: File for its output.
 
     Attributes:
-        url: of the bucket.
+        url: URL of the bucket.
 
     Raises:
         SeaweedError: there is no SeaweedFS, or what was kept cannot be read.

@@ -22,14 +22,14 @@ class PartitionLag:
     """How far a group is in one partition.
 
     Attributes:
-        member: who reads it; None while nobody does.
-        committed: the next offset to read; None while nothing is committed.
-        committed_ns: when that was committed, since the epoch; None likewise.
-        log_start: first offset there is; None when nobody tells.
-        end: offset after the last one that may be read; None when nobody tells.
-        lag: how many offsets are left to read; None when that cannot be told.
-        note: what is particular about it; "" for nothing.
-        is_gone: the stream was deleted, and nothing of this counts any more.
+        member: Member that reads it; None while nobody does.
+        committed: The next offset to read; None while nothing is committed.
+        committed_ns: When that was committed, since the epoch; None likewise.
+        log_start: First offset there is; None when nobody tells.
+        end: Offset after the last one that may be read; None when nobody tells.
+        lag: How many offsets are left to read; None when that cannot be told.
+        note: What is particular about it; "" for nothing.
+        is_gone: The stream was deleted, and nothing of this counts any more.
     """
 
     stream: str
@@ -66,8 +66,8 @@ def lags_of(group: GroupDetails, streams: Mapping[str, StreamDetails]) -> list[P
     Where nothing is committed the group begins at the earliest message: another beginning is committed first.
 
     Args:
-        group: which.
-        streams: those of its streams that there are, by name.
+        group: Group to look at.
+        streams: Those of its streams that there are, by name.
     """
     found: list[PartitionLag] = []
     committed: dict[tuple[str, int], GroupOffset] = {}

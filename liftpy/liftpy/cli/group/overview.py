@@ -48,7 +48,7 @@ class GroupsLook:
     While a coordinator is being replaced an answer takes seconds, in which everything else is to be shown.
 
     Args:
-        lift: whom to ask.
+        lift: Whom to ask.
     """
 
     def __init__(self, lift: Admin) -> None:
@@ -70,8 +70,8 @@ class GroupsLook:
         """The groups as they are, or as they were when that takes longer than `wait_s`; that goes on until next time.
 
         Args:
-            streams: all there are.
-            wait_s: how long to wait.
+            streams: All there are.
+            wait_s: How long to wait.
         """
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask())

@@ -50,9 +50,9 @@ class _Step(NamedTuple):
     """Where the group is to go on in one partition.
 
     Attributes:
-        before: where it would have gone on; None where it had committed nothing.
-        to: the next offset to read.
-        end: offset after the last one there is.
+        before: Where it would have gone on; None where it had committed nothing.
+        to: The next offset to read.
+        end: Offset after the last one there is.
     """
 
     stream: str

@@ -28,8 +28,8 @@ def groups_table(groups: Sequence[GroupSummary], width: int = 1_000) -> Table:
     """One line per group.
 
     Args:
-        groups: which.
-        width: of the terminal, in characters.
+        groups: Groups to show.
+        width: Width of the terminal, in characters.
     """
     columns = (
         Column("Group"),
@@ -73,8 +73,8 @@ def members_table(group: GroupDetails, width: int = 1_000) -> Table | None:
     """The members of a group and what they read; None when there are none.
 
     Args:
-        group: which.
-        width: of the terminal, in characters.
+        group: Group to show.
+        width: Width of the terminal, in characters.
     """
     if not group.members:
         return None
@@ -106,8 +106,8 @@ def lags_table(lags: Sequence[PartitionLag], width: int = 1_000) -> Table | None
     """Where a group is in its partitions; None when it has none.
 
     Args:
-        lags: by stream and partition.
-        width: of the terminal, in characters.
+        lags: Lags by stream and partition.
+        width: Width of the terminal, in characters.
     """
     if not lags:
         return None
@@ -142,8 +142,8 @@ def status_table(seen: Sequence[GroupSeen], width: int = 1_000) -> Table:
     """The groups that are furthest behind, with their total lag.
 
     Args:
-        seen: all of them.
-        width: of the terminal, in characters.
+        seen: All of them.
+        width: Width of the terminal, in characters.
     """
     columns = (
         Column("Group"),

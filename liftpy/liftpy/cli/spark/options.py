@@ -93,12 +93,12 @@ def tell(
     """Say what was done, or would be.
 
     Args:
-        bucket: of it.
-        plain: what it says as JSON, besides the bucket and whether it was done.
-        text: the same for people.
-        dry_run: nothing was done.
-        as_json: for programs.
-        say: is given what they are told.
+        bucket: Bucket of the stream.
+        plain: What it says as JSON, besides the bucket and whether it was done.
+        text: The same for people.
+        dry_run: Nothing was done.
+        as_json: Whether to print JSON, for programs.
+        say: Is given what they are told.
     """
     if as_json:
         say({"bucket": bucket.shown, "dry_run": dry_run} | plain)
@@ -110,10 +110,10 @@ def which_bucket(ctx: typer.Context, given: Where, *, alone: bool = False, as_js
     """What the command line says; where it names no bucket, what the nodes say of theirs.
 
     Args:
-        ctx: of the command.
-        given: what the command line says.
-        alone: no node writes to the bucket, so nodes that could name theirs are not asked.
-        as_json: how errors are told.
+        ctx: Context of the command.
+        given: What the command line says.
+        alone: No node writes to the bucket, so nodes that could name theirs are not asked.
+        as_json: How errors are told.
     """
     return given if given.url or alone else run(_ask_nodes(ctx, given), as_json=as_json)
 

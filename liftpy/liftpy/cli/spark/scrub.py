@@ -74,15 +74,15 @@ def scrub_all(
     """What `liftpy spark scrub` does; gives the number of problems.
 
     Args:
-        where: the bucket.
-        stream: its name, or its uuid; None for all.
-        partition: of it; None for all.
-        master: where tasks run.
-        conf: settings of Spark.
-        task_bytes: about how much a task reads.
-        dry_run: nothing is read but manifests.
-        as_json: for programs.
-        say: is given what they are told.
+        where: The bucket.
+        stream: Name of the stream, or its UUID; None for all.
+        partition: Number of the partition; None for all.
+        master: Where tasks run.
+        conf: Settings of Spark.
+        task_bytes: About how much a task reads.
+        dry_run: Nothing is read but manifests.
+        as_json: Whether to print JSON, for programs.
+        say: Is given what they are told.
     """
 
     def work(opened: OpenBucket) -> int:

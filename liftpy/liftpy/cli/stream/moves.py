@@ -28,10 +28,10 @@ class Moved:
     """How far replicas have moved.
 
     Args:
-        done: in whatever unit.
-        total: in the same.
-        text: to show beside the bar.
-        is_over: nothing is left to do.
+        done: How much is done, in whatever unit.
+        total: How much there is, in the same unit.
+        text: Text to show beside the bar.
+        is_over: Nothing is left to do.
     """
 
     def __init__(self, done: float, total: float, text: str, *, is_over: bool) -> None:
@@ -79,11 +79,11 @@ def moves_table(
     """What replicas go where.
 
     Args:
-        title: stands above.
-        moves: the first of them.
-        count: how many there are.
-        width: of the terminal, in characters.
-        planned: nothing of it has begun.
+        title: Stands above.
+        moves: The first of them.
+        count: How many there are.
+        width: Width of the terminal, in characters.
+        planned: Nothing of it has begun.
     """
     columns = [Column("Partition"), Column("Replicas then", from_width=80), Column("Added"), Column("Removed")]
     if not planned:

@@ -26,8 +26,8 @@ class _Option(NamedTuple):
     """How a setting is given.
 
     Attributes:
-        help: for people.
-        nats: what the nats CLI calls it, where that is another name.
+        help: Help for people.
+        nats: What the nats CLI calls it, where that is another name.
     """
 
     help: str
@@ -124,7 +124,7 @@ def stream_options(*left_out: str) -> Callable[[Callable[..., None]], Callable[.
     """Give a command an option for each setting of a stream; it gets what was given as `given`, for `parsed`.
 
     Args:
-        left_out: fields without an option.
+        left_out: Fields without an option.
     """
     kinds = get_type_hints(StreamConfig)
     options = [_parameter(name, kinds[name]) for name in OPTIONS if name not in left_out]

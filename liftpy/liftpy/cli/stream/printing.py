@@ -166,8 +166,8 @@ def template_printer(template: str, *, safe: bool) -> Printer:
     r"""Return what prints a message as a template says, such as `{offset} {subject} {key} {value}`, and a line feed.
 
     Args:
-        template: text with names of fields in braces; `\n`, `\t`, `\0` and `\\` have their usual meaning.
-        safe: escape what a terminal would act on.
+        template: Text with names of fields in braces; `\n`, `\t`, `\0` and `\\` have their usual meaning.
+        safe: Escape what a terminal would act on.
 
     Raises:
         UsageError: the template is malformed or names an unknown field.

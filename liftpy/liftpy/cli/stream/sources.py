@@ -45,11 +45,11 @@ async def text_messages(
     """Make a message of every line.
 
     Args:
-        lines: without line ends.
-        subject: of all.
-        key: of all, or None.
-        separator: what stands between key and value in each line; None if lines have no key.
-        headers: of all.
+        lines: Lines, without line ends.
+        subject: Subject of all messages.
+        key: Key of all messages, or None.
+        separator: What stands between key and value in each line; None if lines have no key.
+        headers: Headers of all messages.
 
     Raises:
         UsageError: a line has no separator.
@@ -73,8 +73,8 @@ async def json_messages(lines: AsyncIterator[bytes], subject: str | None) -> Asy
     them would have a node take the message for one that it has.
 
     Args:
-        lines: without line ends.
-        subject: takes the place of what the lines say.
+        lines: Lines, without line ends.
+        subject: Takes the place of what the lines say.
 
     Raises:
         UsageError: a line is no such object; the message names line and field.

@@ -91,9 +91,9 @@ def streams_table(streams: Sequence[StreamDetails], rates: dict[str, float] | No
     """One line per stream; what there is to say of replicas only where there are several.
 
     Args:
-        streams: which.
-        rates: messages per second, by the stream's name.
-        width: of the terminal, in characters.
+        streams: Streams to show.
+        rates: Messages per second, by the stream's name.
+        width: Width of the terminal, in characters.
     """
     several = is_replicated(streams)
     columns = [Column("Name"), Column("Subject", from_width=90 if several else 60), Column("Messages", right=True)]
@@ -192,8 +192,8 @@ def partitions_table(stream: StreamDetails, width: int = 1_000) -> Table:
     """A stream's partitions.
 
     Args:
-        stream: which.
-        width: of the terminal, in characters.
+        stream: Stream to show.
+        width: Width of the terminal, in characters.
     """
     columns = [
         Column("#"),
@@ -340,8 +340,8 @@ def quarantine_table(quarantine: QuarantineDetails, width: int = 1_000) -> Table
     """What nodes moved out of the way; None when that is nothing.
 
     Args:
-        quarantine: which.
-        width: of the terminal, in characters.
+        quarantine: What is quarantined.
+        width: Width of the terminal, in characters.
     """
     if not quarantine.items:
         return None

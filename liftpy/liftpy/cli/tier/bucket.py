@@ -112,7 +112,7 @@ class Place(NamedTuple):
 
     Attributes:
         label: `name/partition`, for people.
-        path: of it.
+        path: Path of the file.
     """
 
     label: str
@@ -123,11 +123,11 @@ class OpenBucket:
     """A bucket, and what its catalog says.
 
     Args:
-        store: the bucket; requests are counted.
-        settings: how it is reached.
+        store: The bucket; requests are counted.
+        settings: How it is reached.
 
     Attributes:
-        shown: which it is, for messages.
+        shown: Name of the bucket, for messages.
 
     Raises:
         ForeignBucketError: there is nothing of liftpy below this prefix.

@@ -52,9 +52,9 @@ class Checked(NamedTuple):
     """A partition, and what was found.
 
     Attributes:
-        place: the partition.
-        report: what was found.
-        is_empty: the bucket has nothing of it, nor ever had.
+        place: The partition.
+        report: What was found.
+        is_empty: The bucket has nothing of it, nor ever had.
     """
 
     place: Place
@@ -83,9 +83,9 @@ def check(bucket: OpenBucket, places: list[Place], *, reads_all: bool) -> Iterat
     """Verify partitions, one after the other.
 
     Args:
-        bucket: that has them.
-        places: which.
-        reads_all: read every byte of them, too.
+        bucket: Bucket that has them.
+        places: Partitions to check.
+        reads_all: Read every byte of them, too.
 
     Raises:
         TierError: the bucket could not be asked.
@@ -209,8 +209,8 @@ def tell_urls(exported: Sequence[Exported], prefix: str) -> None:
     """The address of every object, and nothing else.
 
     Args:
-        exported: the partitions.
-        prefix: what the address of every object begins with.
+        exported: The partitions.
+        prefix: What the address of every object begins with.
 
     Raises:
         UsageError: rows of one do not count: whoever reads it whole reads other streams, or what was purged.

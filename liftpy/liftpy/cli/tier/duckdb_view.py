@@ -24,9 +24,9 @@ def view_of(name: str, exported: Sequence[Exported], prefix: str) -> str:
     """The statement that makes the view; "" where there is no object.
 
     Args:
-        name: of the view.
-        exported: the partitions.
-        prefix: what the address of every object begins with.
+        name: Name of the view.
+        exported: The partitions.
+        prefix: What the address of every object begins with.
     """
     selects = [select for each in exported for select in _selects(each, prefix)]
     if not selects:

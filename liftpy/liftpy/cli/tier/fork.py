@@ -49,9 +49,9 @@ class ForkedPartition(NamedTuple):
     """A partition of the fork.
 
     Attributes:
-        partition: its number.
-        end: the offset at which it goes on by itself.
-        copied: how many offsets before that were in objects that streams share, and had to be copied.
+        partition: Number of the partition.
+        end: The offset at which it goes on by itself.
+        copied: How many offsets before that were in objects that streams share, and had to be copied.
     """
 
     partition: int
@@ -63,10 +63,10 @@ class ForkedStream(NamedTuple):
     """A fork, as the bucket has it.
 
     Attributes:
-        uuid: of the new stream.
-        name: of it.
-        source: name of the stream whose history it has.
-        partitions: of it.
+        uuid: UUID of the new stream.
+        name: Name of the fork.
+        source: Name of the stream whose history it has.
+        partitions: Partitions of the fork.
     """
 
     uuid: str
@@ -83,10 +83,10 @@ def fork_stream(bucket: OpenBucket, source_name: str, name: str, subject: str) -
     """Make a fork of all partitions of a stream.
 
     Args:
-        bucket: that has it.
-        source_name: of the stream that there is.
-        name: of the new one.
-        subject: that it is to store.
+        bucket: Bucket that has it.
+        source_name: Name of the stream that there is.
+        name: Name of the new stream.
+        subject: Subject that it is to store.
 
     Raises:
         ConfigError: the name or the subject cannot be one.

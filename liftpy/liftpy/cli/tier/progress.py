@@ -29,8 +29,8 @@ def show_progress(title: str, *, in_bytes: bool = False) -> Iterator[Callable[[i
     """A bar as long as this lasts; gives what moves it: (done, of how many).
 
     Args:
-        title: stands in front.
-        in_bytes: it is bytes that are counted.
+        title: Stands in front.
+        in_bytes: Whether it is bytes that are counted.
     """
     if not stderr.is_terminal:
         yield lambda _done, _total: None

@@ -76,12 +76,12 @@ def restore_all(
     """What `liftpy restore` does; gives whether something is amiss.
 
     Args:
-        ctx: of the command.
-        bucket: the one that is meant.
-        dry_run: nothing is changed.
-        replicas_max: so many copies at most.
-        as_json: for programs.
-        say: is given what they are told.
+        ctx: Context of the command.
+        bucket: The one that is meant.
+        dry_run: Nothing is changed.
+        replicas_max: Number of copies at most.
+        as_json: Whether to print JSON, for programs.
+        say: Is given what they are told.
     """
 
     async def work() -> bool:
@@ -209,8 +209,8 @@ def plan_table(plan: RestorePlan, width: int = 1_000) -> Table:
     """One line per stream.
 
     Args:
-        plan: what there is.
-        width: of the terminal, in characters.
+        plan: What there is.
+        width: Width of the terminal, in characters.
     """
     columns = (
         Column("Stream"),

@@ -72,8 +72,8 @@ def partitions_table(status: TierStatus, width: int = 1_000) -> Table | None:
     """One line per partition; None where there is none.
 
     Args:
-        status: of the bucket.
-        width: of the terminal, in characters.
+        status: Status of the bucket.
+        width: Width of the terminal, in characters.
     """
     if not status.partitions:
         return None
@@ -117,8 +117,8 @@ def pins_table(pins: Sequence[tuple[str, Pin]], width: int = 1_000) -> Table:
     """One line per pin.
 
     Args:
-        pins: with the partition of each.
-        width: of the terminal, in characters.
+        pins: Pins with the partition of each.
+        width: Width of the terminal, in characters.
     """
     columns = (
         Column("Partition"),

@@ -81,10 +81,10 @@ def merge_place(bucket: OpenBucket, place: Place, object_bytes: int, *, alone: b
     """Merge the small objects of a partition; gives how many became others.
 
     Args:
-        bucket: that has it.
-        place: which.
-        object_bytes: how large objects become, bytes.
-        alone: no node writes to this bucket.
+        bucket: Bucket that has it.
+        place: Partition to merge.
+        object_bytes: How large objects become, bytes.
+        alone: No node writes to this bucket.
 
     Raises:
         LiftError: a leader may be at work.

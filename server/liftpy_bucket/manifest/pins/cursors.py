@@ -23,10 +23,10 @@ class Cursor:
     """One cursor of a partition. Whoever moves it shows the witness, which is what `load` or `advance` gave before.
 
     Args:
-        store: where the partition is.
+        store: Where the partition is.
         path: Path of the partition.
         name: Name of the cursor.
-        new_id: gives a new unique id.
+        new_id: Gives a new unique id.
 
     Raises:
         PinRefusedError: the name can not be one.
@@ -53,8 +53,8 @@ class Cursor:
         """Move the cursor; one request forward, some more where records are to be held that were not held before.
 
         Args:
-            position: the first offset that it is to hold.
-            witness: the cursor as it was last seen; None: there was none.
+            position: The first offset that it is to hold.
+            witness: The cursor as it was last seen; None: there was none.
 
         Returns:
             the next witness.

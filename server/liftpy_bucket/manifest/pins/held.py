@@ -113,7 +113,7 @@ def touch_root(root_file: RootFile, start: int) -> Loaded:
 
     Args:
         root_file: Root file of the partition.
-        start: first offset pinned, which must not be gone.
+        start: First offset pinned, which must not be gone.
 
     Raises:
         PinRefusedError: it is gone, or the bucket has nothing of the partition.
@@ -139,10 +139,10 @@ class Pins:
     """Makes and keeps the pins of a partition that may expire. Cursors are in `cursors`, those of forks in `forking`.
 
     Args:
-        store: where the partition is.
+        store: Where the partition is.
         path: Path of the partition.
-        new_id: gives a new unique id; part of the names of pins.
-        now_ns: the time, ns since the epoch.
+        new_id: Gives a new unique id; part of the names of pins.
+        now_ns: The time, ns since the epoch.
     """
 
     def __init__(
@@ -158,10 +158,10 @@ class Pins:
         """Hold the records in [start, until) from now on.
 
         Args:
-            name: what the name of the pin begins with.
+            name: What the name of the pin begins with.
             start: First offset.
-            until: the offset after the last one; None: all that follow, too.
-            ttl_ns: how long, unless renewed; None: until it is released.
+            until: The offset after the last one; None: all that follow, too.
+            ttl_ns: How long, unless renewed; None: until it is released.
 
         Raises:
             PinRefusedError: `start` is gone already, or the name can not be one.

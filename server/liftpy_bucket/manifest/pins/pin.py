@@ -60,17 +60,17 @@ class Pin:
     """What holds records of a partition, or the objects of one version of it.
 
     Attributes:
-        name: its key without directory and suffix.
-        kind: what it holds.
-        start: of a cursor its position, of a range the first offset; otherwise 0.
-        until: of a range the offset after the last one; otherwise None.
+        name: Key without directory and suffix.
+        kind: What it holds.
+        start: Position of a cursor, first offset of a range; otherwise 0.
+        until: Offset after the last one of a range; otherwise None.
         version: Version of the root when it was made.
-        root: of a version the root itself.
-        target: of a fork `<uuid>/<partition>` of the partition that names the objects held; otherwise "".
-        expires_ns: when it ends, ns since the epoch; None: never.
-        dropped: it holds nothing any more.
-        etag: witness for the next swap.
-        modified_ns: when it was written, by the clock of the store.
+        root: Root of a version; otherwise None.
+        target: For a fork, `<uuid>/<partition>` of the partition that names the objects held; otherwise "".
+        expires_ns: When it ends, ns since the epoch; None: never.
+        dropped: Whether it holds nothing any more.
+        etag: Witness for the next swap.
+        modified_ns: When it was written, by the clock of the store.
     """
 
     name: str
@@ -118,8 +118,8 @@ def decode_pin(path: PartitionPath, name: str, fields: Fields, *, etag: str = ""
 
     Args:
         path: Path of the partition in whose directory it lies.
-        name: of it.
-        fields: what its document says.
+        name: Name of the pin.
+        fields: What its document says.
         etag: ETag of the document.
         modified_ns: Time of the last write of the document, ns since the epoch.
 

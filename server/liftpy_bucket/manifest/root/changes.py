@@ -36,11 +36,11 @@ class Change:
     """A root to be committed, and what that means for what it names.
 
     Attributes:
-        root: the new one; its version is one more than that of the old one.
-        snapshots: drafts of the new ones that it names, lower ones first. They get their last name when they are
+        root: The new one; its version is one more than that of the old one.
+        snapshots: Drafts of the new ones that it names, lower ones first. They get their last name when they are
             committed.
-        gone: fragments that the old root named, directly or through snapshots, and the new one does not.
-        gone_snapshots: snapshots of which the same is true.
+        gone: Fragments that the old root named, directly or through snapshots, and the new one does not.
+        gone_snapshots: Snapshots of which the same is true.
     """
 
     root: Root
@@ -67,9 +67,9 @@ def create(path: PartitionPath, *, epoch: int, node: str, start: int) -> Change:
 
     Args:
         path: Path of the partition.
-        epoch: leader epoch of the claimer.
-        node: its node id.
-        start: the first offset of the partition.
+        epoch: Leader epoch of the claimer.
+        node: Id of the node.
+        start: The first offset of the partition.
     """
     claims = (Claim(epoch=epoch, node=node, start=start),)
     return Change(root=Root(uuid=path.uuid, partition=path.partition, version=1, start=start, end=start, claims=claims))
@@ -79,10 +79,10 @@ def claim(root: Root, *, epoch: int, node: str, start: int) -> Change:
     """End the claim in force and begin one. Who claims once more what it holds keeps the claim that it has.
 
     Args:
-        root: as it was read.
-        epoch: leader epoch of the claimer.
-        node: its node id.
-        start: the first offset that it will tier: the end of what earlier claims hold (`resolving.resolve`). Claims
+        root: Root as it was read.
+        epoch: Leader epoch of the claimer.
+        node: Id of the node.
+        start: The first offset that it will tier: the end of what earlier claims hold (`resolving.resolve`). Claims
             that begin there or later hold nothing that anybody sees, and go.
 
     Raises:
@@ -125,12 +125,12 @@ def append(
     """Add a stream object behind all others.
 
     Args:
-        root: as it was read.
-        fragment: it; begins where the root ends.
-        epoch: leader epoch of the writer, whose claim must be in force.
+        root: Root as it was read.
+        fragment: Pointer to the object, which begins where the root ends.
+        epoch: Leader epoch of the writer, whose claim must be in force.
         epochs: (leader epoch, first offset), oldest first, as the leader's log has them: all, or as many as it takes
             to say of which epoch every offset of the fragment is.
-        producers: batches of ordered producers below the end of the fragment, as far as the writer knows of them.
+        producers: Batches of ordered producers below the end of the fragment, as far as the writer knows of them.
 
     Raises:
         LineageError: the writer is not the leader any more, there would be a gap or something twice, or the bucket
@@ -184,13 +184,13 @@ def replace(
     """Name other fragments for a range: merged ones, or ones that have lost records to key compaction.
 
     Args:
-        root: as it was read.
-        old: those that go, as `RootFile.fragments` gave them, without leaving one out.
-        new: those that come, oldest first, within the range of the old ones; () where nothing is left.
-        collected: sum of the records that are in `old` and not in `new`.
-        snapshots: by digest, those on the way to `old` (`RootFile.snapshots`).
-        delete_horizon: tombstones below this offset are gone now.
-        compacted_end: key compaction has looked at everything below this offset.
+        root: Root as it was read.
+        old: Those that go, as `RootFile.fragments` gave them, without leaving one out.
+        new: Those that come, oldest first, within the range of the old ones; () where nothing is left.
+        collected: Sum of the records that are in `old` and not in `new`.
+        snapshots: Snapshots by digest, those on the way to `old` (`RootFile.snapshots`).
+        delete_horizon: Tombstones below this offset are gone now.
+        compacted_end: Key compaction has looked at everything below this offset.
 
     Raises:
         OvertakenError: what the root names for the range are not `old` (any more).
@@ -238,9 +238,9 @@ def advance_start(root: Root, start: int, *, snapshots: Mapping[str, Snapshot]) 
     A start beyond the end of the root moves that, too: what stream sets hold below it does not count any more.
 
     Args:
-        root: as it was read.
-        start: the first offset that is wanted still; the start never goes back.
-        snapshots: by digest, all that begin below `start` (`RootFile.snapshots(root, end=start)`).
+        root: Root as it was read.
+        start: The first offset that is wanted still; the start never goes back.
+        snapshots: Snapshots by digest, all that begin below `start` (`RootFile.snapshots(root, end=start)`).
     """
     start = max(start, root.start)
     passed = sum(first <= start for _, first in root.epochs[1:])
@@ -289,8 +289,8 @@ def fork(root: Root, path: PartitionPath, *, epoch: int, node: str) -> Change:
     Args:
         root: Root of the other one, as it was read. What set manifests hold behind it is not taken along.
         path: Path of the new partition.
-        epoch: leader epoch of the claimer of the new partition; not below the epochs of the records.
-        node: its node id.
+        epoch: Leader epoch of the claimer of the new partition; not below the epochs of the records.
+        node: Id of the node.
 
     Raises:
         LineageError: `epoch` is below that of a record.

@@ -37,7 +37,7 @@ class Loaded(NamedTuple):
 
     Attributes:
         root: The root.
-        etag: that names this version of it.
+        etag: ETag that names this version of it.
     """
 
     root: Root
@@ -50,7 +50,7 @@ class RootFile:
     Args:
         store: Object store.
         path: Path of the partition.
-        new_id: gives ids of commits: each call another one, never given before by anybody.
+        new_id: Gives ids of commits: each call another one, never given before by anybody.
     """
 
     def __init__(self, store: ObjectStore, path: PartitionPath, *, new_id: Callable[[], str]) -> None:
@@ -90,8 +90,8 @@ class RootFile:
         """Make a change that was made from `loaded` the state of the partition.
 
         Args:
-            loaded: what was read before; None where there was no root.
-            change: made from it.
+            loaded: What was read before; None where there was no root.
+            change: Made from it.
 
         Returns:
             The root that stands now: it holds the change, and perhaps what another writer committed since.
@@ -164,9 +164,9 @@ class RootFile:
         """The fragments that answer for offsets in [start, end), oldest first. Reads the snapshots that it must.
 
         Args:
-            root: that names them.
-            start: the first wanted offset.
-            end: the offset after the last wanted one; None for all.
+            root: Root that names them.
+            start: The first wanted offset.
+            end: The offset after the last wanted one; None for all.
         """
         yield from self._below(root.snapshots, start, end)
         yield from _touched(root.fragments, start, end)

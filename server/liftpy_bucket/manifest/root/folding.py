@@ -80,7 +80,7 @@ def roll_up(
     Args:
         root: The root.
         drafts: Drafts of the snapshots that it names and that are not written yet.
-        load: reads one that is.
+        load: Reads one that is.
 
     Returns:
         (the root, the drafts that it names now, lower ones first)
@@ -122,8 +122,8 @@ def stamp(root: Root, drafts: Iterable[Snapshot], nonce: str) -> tuple[Root, tup
     """Give drafts the names under which one commit writes them.
 
     Args:
-        root: that names them.
-        drafts: they, lower ones first.
+        root: Root that names them.
+        drafts: They, lower ones first.
         nonce: Nonce of the commit, which no other attempt has.
 
     Returns:

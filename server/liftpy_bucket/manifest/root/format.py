@@ -45,9 +45,9 @@ class Claim:
     """A leader's right to tier a partition from an offset on, until the next claim begins.
 
     Attributes:
-        epoch: its leader epoch.
-        node: its node id, whose set manifest may hold ranges of this partition.
-        start: the first offset that it tiers; what was tiered into sets by earlier claims ends here at the latest.
+        epoch: Leader epoch of the claim.
+        node: Id of the node whose set manifest may hold ranges of this partition.
+        start: The first offset that it tiers; what was tiered into sets by earlier claims ends here at the latest.
     """
 
     epoch: int
@@ -62,20 +62,20 @@ class Root:
     Attributes:
         uuid: UUID of the stream, 32 hexadecimal digits.
         partition: Number of the partition.
-        version: grows by one with every commit.
-        start: the first offset that is still wanted: retention and purges moved it here.
-        end: the offset after the last one below this root.
-        snapshots: older pointers, oldest first.
-        fragments: the newest pointers, oldest first; they follow on the snapshots.
+        version: Grows by one with every commit.
+        start: The first offset that is still wanted: retention and purges moved it here.
+        end: The offset after the last one below this root.
+        snapshots: Older pointers, oldest first.
+        fragments: The newest pointers, oldest first; they follow on the snapshots.
         setsum: Setsum of all that is below.
         collected: Setsum of all that was there and is not any more.
         epochs: (leader epoch, first offset), oldest first, up to `end`.
-        claims: those that are needed to read sets from `end` on, oldest first; the last one is in force.
-        sealed: it takes no further append.
-        delete_horizon: tombstones below this offset may be gone.
-        compacted_end: key compaction has looked at everything below this offset.
-        commits: ids of the last COMMIT_IDS commits, oldest first.
-        producers: of each ordered producer the highest batch below `end`, ascending by offset.
+        claims: Those that are needed to read sets from `end` on, oldest first; the last one is in force.
+        sealed: Whether it takes no further append.
+        delete_horizon: Tombstones below this offset may be gone.
+        compacted_end: Key compaction has looked at everything below this offset.
+        commits: Ids of the last COMMIT_IDS commits, oldest first.
+        producers: Highest batch below `end` of each ordered producer, ascending by offset.
     """
 
     uuid: str

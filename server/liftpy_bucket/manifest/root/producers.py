@@ -30,7 +30,7 @@ class HighestBatch(NamedTuple):
     Attributes:
         producer: Id of the producer, 32 hexadecimal digits.
         epoch: Epoch of the producer, above 0.
-        sequence: its place in the order of the epoch.
+        sequence: Place of the batch in the order of the epoch.
         offset: Offset of its last record.
         records: Number of its records.
         time_ns: Timestamp of its last record, in nanoseconds since the epoch.

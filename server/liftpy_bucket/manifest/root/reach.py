@@ -24,7 +24,7 @@ class Reach(NamedTuple):
 
     Attributes:
         snapshots: Snapshots, each once.
-        fragments: as the root sees them, that is with their homes.
+        fragments: Objects as the root sees them, that is with their homes.
     """
 
     snapshots: tuple[SnapshotPointer, ...]
@@ -41,7 +41,7 @@ def reach(root: Root, load: Callable[[SnapshotPointer], Snapshot]) -> Reach:
 
     Args:
         root: The root.
-        load: gives the snapshot that a pointer names.
+        load: Gives the snapshot that a pointer names.
     """
     snapshots: list[SnapshotPointer] = []
     fragments: list[StreamObjectPointer] = []
@@ -59,9 +59,9 @@ def keys_of(reached: Reach, seen_from: PartitionPath, home: PartitionPath) -> It
     """Keys of what is reached and lies in the directory of one partition.
 
     Args:
-        reached: from a root.
-        seen_from: the partition of that root.
-        home: the partition whose directory it is about.
+        reached: What a root reaches.
+        seen_from: The partition of that root.
+        home: The partition whose directory it is about.
     """
     for snapshot in reached.snapshots:
         if seen_from.at(snapshot.home) == home:

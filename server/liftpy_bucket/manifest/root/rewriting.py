@@ -23,9 +23,9 @@ def fragments_below(
 
     Args:
         pointers: Pointers to snapshots.
-        snapshots: by digest, all that are on the way to [start, end).
-        start: the first wanted offset.
-        end: the offset after the last one.
+        snapshots: Snapshots by digest, all that are on the way to [start, end).
+        start: The first wanted offset.
+        end: The offset after the last one.
     """
     found: list[StreamObjectPointer] = []
     for pointer in pointers:
@@ -46,14 +46,14 @@ class Rewriter:
 
     Args:
         path: Path of the partition whose root is changed.
-        snapshots: by digest, all that are on the way to [start, end).
-        start: the first offset of what may change.
-        end: the offset after the last one.
-        change: given the fragments of one snapshot, those that take their place; called from old to new.
+        snapshots: Snapshots by digest, all that are on the way to [start, end).
+        start: The first offset of what may change.
+        end: The offset after the last one.
+        change: Given the fragments of one snapshot, those that take their place; called from old to new.
 
     Attributes:
         drafts: Drafts of snapshots that came of it, lower ones first.
-        gone: pointers to those whose place they took, or that are not needed any more.
+        gone: Pointers to those whose place they took, or that are not needed any more.
     """
 
     def __init__(

@@ -38,8 +38,8 @@ class Snapshot:
     """An immutable list of pointers.
 
     Attributes:
-        pointer: to it.
-        children: what it lists, oldest first: fragments where its depth is 1, otherwise snapshots of lower depth.
+        pointer: Pointer to the snapshot.
+        children: What it lists, oldest first: fragments where its depth is 1, otherwise snapshots of lower depth.
         body: Bytes of the object.
     """
 
@@ -70,7 +70,7 @@ def make_snapshot(
 
     Args:
         path: Path of the partition in whose directory it will lie.
-        children: all fragments or all snapshots, oldest first; at least one.
+        children: All fragments or all snapshots, oldest first; at least one.
         nonce: Nonce of the commit.
     """
     fragments = [each for each in children if isinstance(each, StreamObjectPointer)]
@@ -104,7 +104,7 @@ def decode_snapshot(path: PartitionPath, pointer: SnapshotPointer, body: bytes) 
 
     Args:
         path: Path of the partition in whose directory it lies.
-        pointer: to it.
+        pointer: Pointer to the snapshot.
         body: Bytes of the object.
 
     Raises:

@@ -29,8 +29,8 @@ def empty(node: str, incarnation: int) -> SetManifest:
     """That of a node that has none yet: not written, the first version is made from it.
 
     Args:
-        node: its id.
-        incarnation: of its process.
+        node: Id of the node.
+        incarnation: Incarnation of the node's process.
     """
     return SetManifest(node=node, incarnation=incarnation, version=0, sequence=SEQUENCE_FIRST)
 
@@ -39,8 +39,8 @@ def begin(node: str, incarnation: int) -> SetManifest:
     """The first version, which names nothing: written before there is an object, so that none is without a manifest.
 
     Args:
-        node: its id.
-        incarnation: of its process.
+        node: Id of the node.
+        incarnation: Incarnation of the node's process.
     """
     return dataclasses.replace(empty(node, incarnation), version=1)
 
@@ -89,8 +89,8 @@ def add(manifest: SetManifest, added: SetObjectPointer) -> SetManifest:
     """Name one more object.
 
     Args:
-        manifest: as it was read.
-        added: the object; its sequence is `manifest.sequence`, or greater.
+        manifest: Manifest as it was read.
+        added: The object; its sequence is `manifest.sequence`, or greater.
 
     Raises:
         OvertakenError: its sequence was given to another one.
@@ -111,9 +111,9 @@ def drop(manifest: SetManifest, names: Collection[str], incarnation: int) -> Set
     """Name objects no more, none of whose members count any more.
 
     Args:
-        manifest: as it was read.
-        names: of the objects.
-        incarnation: of the process that does it.
+        manifest: Manifest as it was read.
+        names: Names of the objects.
+        incarnation: Incarnation of the process that does it.
 
     Raises:
         LineageError: a later incarnation has written.
@@ -141,10 +141,10 @@ def replace(
     """Name other objects that hold the same members, merged; those that do not count may be left out.
 
     Args:
-        manifest: as it was read.
-        names: of the objects that go.
-        added: those that come, with sequences from `manifest.sequence` on, growing.
-        collected: sum of the members that were left out.
+        manifest: Manifest as it was read.
+        names: Names of the objects that go.
+        added: Those that come, with sequences from `manifest.sequence` on, growing.
+        collected: Sum of the members that were left out.
 
     Raises:
         OvertakenError: one that goes is not there any more, or a sequence was given to another one.

@@ -46,9 +46,9 @@ class LoadedSet(NamedTuple):
     """A set manifest as it stands in the store.
 
     Attributes:
-        manifest: it.
-        etag: that names this version of it.
-        size: bytes of it, of the `MANIFEST_BYTES_MAX` that it may have.
+        manifest: Set manifest.
+        etag: ETag that names this version of it.
+        size: Bytes of it, of the `MANIFEST_BYTES_MAX` that it may have.
     """
 
     manifest: SetManifest
@@ -60,10 +60,10 @@ class SetManifestFile:
     """The set manifest of one node, in a store. May be used from several threads.
 
     Args:
-        store: where.
-        node: whose.
-        new_id: gives ids of commits: each call another one, never given before by anybody.
-        pages: keeps pages; by default none are kept.
+        store: Object store that has the manifest.
+        node: Id of the node.
+        new_id: Gives ids of commits: each call another one, never given before by anybody.
+        pages: Keeps pages; by default none are kept.
     """
 
     def __init__(
@@ -116,9 +116,9 @@ class SetManifestFile:
         """What the manifest says, one page at a time; errors as of `part`.
 
         Args:
-            manifest: of the node.
-            first: the first slot that is wanted.
-            last: the last one.
+            manifest: Manifest of the node.
+            first: The first slot that is wanted.
+            last: The last one.
         """
         return self._parts(manifest.pages_of(first, last))
 
@@ -142,8 +142,8 @@ class SetManifestFile:
         """Objects with all their members, by uuid and partition, oldest object first; errors as of `part`.
 
         Args:
-            manifest: of the node.
-            names: of the objects; None for all.
+            manifest: Manifest of the node.
+            names: Names of the objects; None for all.
         """
         listed = [each for each in manifest.objects if names is None or each.name in names]
         found: dict[str, list[SetMember]] = {each.name: [] for each in listed}
@@ -159,8 +159,8 @@ class SetManifestFile:
         """Write a manifest that was made from `loaded` (`changes`).
 
         Args:
-            loaded: what was read before; None where there was none.
-            manifest: made from it.
+            loaded: What was read before; None where there was none.
+            manifest: Made from it.
 
         Returns:
             What stands now: it holds the change, and perhaps what another writer committed since.

@@ -49,7 +49,7 @@ class Pack(NamedTuple):
 
     Attributes:
         name: `<version:020d>-<nonce>`.
-        size: bytes of it.
+        size: Bytes of it.
     """
 
     name: str
@@ -60,12 +60,12 @@ class Page(NamedTuple):
     """Where a page stands.
 
     Attributes:
-        first: the first slot that it answers for, up to that of the next page.
-        pack: name of the pack that it is in.
-        start: where it begins there.
-        size: bytes of it.
+        first: The first slot that it answers for, up to that of the next page.
+        pack: Name of the pack that it is in.
+        start: Where it begins there.
+        size: Bytes of it.
         digest: SHA-256 of them, hexadecimal.
-        members: how many it has.
+        members: How many it has.
     """
 
     first: int
@@ -80,8 +80,8 @@ class SetPart(NamedTuple):
     """What a set manifest says of some partitions.
 
     Attributes:
-        node: whose.
-        objects: oldest first, each with those members that are of these partitions.
+        node: Id of the node.
+        objects: Oldest first, each with those members that are of these partitions.
     """
 
     node: str
@@ -93,17 +93,17 @@ class SetManifest:
     """Which stream-set objects a node wrote.
 
     Attributes:
-        node: whose.
-        incarnation: of the node's process that wrote last; a lower one may not write any more.
-        version: grows by one with every commit.
-        sequence: of the next object.
-        objects: oldest first.
-        packs: that hold the pages, oldest first.
-        pages: by slot; without a gap, as far as there are any.
-        setsum: of all members.
-        collected: of all members that were there and are not any more.
-        commits: ids of the last `root.COMMIT_IDS` commits, oldest first.
-        added: objects that no page has yet, with their members; a commit writes these.
+        node: Id of the node.
+        incarnation: Incarnation of the node's process that wrote last; a lower one may not write any more.
+        version: Grows by one with every commit.
+        sequence: Sequence of the next object.
+        objects: Oldest first.
+        packs: Packs that hold the pages, oldest first.
+        pages: Pages by slot; without a gap, as far as there are any.
+        setsum: Setsum of all members.
+        collected: Setsum of all members that were there and are not any more.
+        commits: Ids of the last `root.COMMIT_IDS` commits, oldest first.
+        added: Objects that no page has yet, with their members; a commit writes these.
     """
 
     node: str
@@ -211,8 +211,8 @@ def decode_set(node: str, body: bytes) -> SetManifest:
     """Read a set manifest, and see that it makes sense.
 
     Args:
-        node: whose it must be.
-        body: its bytes.
+        node: Id of the node that the manifest must be of.
+        body: Bytes of the manifest.
 
     Raises:
         ManifestCorruptError: it does not, or its sum does not balance.

@@ -46,9 +46,9 @@ class Line(NamedTuple):
     """A member as it stands in a page.
 
     Attributes:
-        slot: of its partition.
-        object: name, size, footer and digest of the object that it is in.
-        values: what is written of it, without the number of the object.
+        slot: Slot of its partition.
+        object: Name, size, footer and digest of the object that it is in.
+        values: What is written of it, without the number of the object.
     """
 
     slot: int
@@ -101,9 +101,9 @@ def encode_page(key: str, node: str, lines: Sequence[Line]) -> bytes:
     """The bytes of a page.
 
     Args:
-        key: of the pack that it is for.
-        node: whose.
-        lines: in their order.
+        key: Key of the pack that it is for.
+        node: Id of the node.
+        lines: Lines in their order.
 
     Raises:
         TierError: they are more than a manifest may have.
@@ -135,9 +135,9 @@ def lines_in(key: str, digest: str, body: bytes) -> list[Line]:
     """The lines of a page, as they stand; what a digest vouches for is not looked at again.
 
     Args:
-        key: of the pack.
-        digest: of the page, as the set manifest says.
-        body: its bytes.
+        key: Key of the pack.
+        digest: Digest of the page, as the set manifest says.
+        body: Bytes of the page.
 
     Raises:
         ManifestCorruptError: it is another page.
@@ -153,11 +153,11 @@ def decode_page(
     """Read a page, and see that it makes sense.
 
     Args:
-        key: of the pack.
-        node: whose it must be.
-        digest: of the page, as the set manifest says.
-        body: its bytes.
-        path: of the only partition whose members are wanted; None for all.
+        key: Key of the pack.
+        node: Id of the node that the page must be of.
+        digest: Digest of the page, as the set manifest says.
+        body: Bytes of the page.
+        path: Path of the only partition whose members are wanted; None for all.
 
     Returns:
         The objects that have some, oldest first, each with those of its members.

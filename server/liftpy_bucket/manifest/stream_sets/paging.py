@@ -34,10 +34,10 @@ class Paged(NamedTuple):
     """What a commit writes.
 
     Attributes:
-        manifest: with its pages.
-        name: of the pack with those that are new.
-        body: its bytes; empty where none are.
-        pages: the bytes of each new page, by digest.
+        manifest: Manifest with its pages.
+        name: Name of the pack with those that are new.
+        body: Bytes of the pack; empty where no page is new.
+        pages: The bytes of each new page, by digest.
     """
 
     manifest: SetManifest
@@ -50,10 +50,10 @@ def paged(before: Sequence[SetObject], manifest: SetManifest, nonce: str, fetch:
     """Bring the pages of a changed manifest up to date.
 
     Args:
-        before: what was named by the manifest that was read, of which the pages still are.
-        manifest: made from it.
-        nonce: of the commit, which no other attempt has.
-        fetch: gives the bytes of pages, by digest.
+        before: What was named by the manifest that was read, of which the pages still are.
+        manifest: Made from it.
+        nonce: Nonce of the commit, which no other attempt has.
+        fetch: Gives the bytes of pages, by digest.
 
     Raises:
         StoreError, ManifestCorruptError: a page can not be read.

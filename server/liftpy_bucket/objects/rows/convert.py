@@ -41,8 +41,8 @@ def rows_of(header: BatchHeader, body: BufferLike, *, keeps_replies: bool = Fals
 
     Args:
         header: Header of the batch.
-        body: what stands behind the header; checked.
-        keeps_replies: whether there is a column `reply`; without it replies are dropped.
+        body: What stands behind the header; checked.
+        keeps_replies: Whether there is a column `reply`; without it replies are dropped.
 
     Raises:
         BatchCorruptError: the body is not the Arrow message that its header announces.
@@ -59,9 +59,9 @@ def rows_of_many(
     """The rows of record batches that follow on one another, of any size each, a few MiB at once.
 
     Args:
-        batches: header and checked body.
-        keeps_replies: as for `rows_of`.
-        piece_bytes: how many bytes of batches make one piece of rows. Larger batches are pieces of their own.
+        batches: Header and checked body.
+        keeps_replies: Whether there is a column `reply`, as for `rows_of`.
+        piece_bytes: How many bytes of batches make one piece of rows. Larger batches are pieces of their own.
 
     Raises:
         BatchCorruptError: a body is not the Arrow message that its header announces.

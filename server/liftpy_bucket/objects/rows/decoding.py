@@ -46,12 +46,12 @@ class _Bodies(NamedTuple):
     """Bodies of one bitmap, one after the other; positions and lengths in bytes.
 
     Attributes:
-        data: their bytes.
-        starts: where the buffers of each begin, behind its metadata.
-        sizes: how many bytes of buffers each has.
-        counts: how many records.
-        nulls: per body and column, how many values are null.
-        places: per body and buffer, (position from `starts`, length).
+        data: Bytes of the bodies.
+        starts: Where the buffers of each begin, behind its metadata.
+        sizes: How many bytes of buffers each has.
+        counts: How many records.
+        nulls: Per body and column, how many values are null.
+        places: Per body and buffer, (position from `starts`, length).
     """
 
     data: bytes

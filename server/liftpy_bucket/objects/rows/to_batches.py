@@ -49,13 +49,13 @@ def batches_of(
     A hole before a row belongs to the batch before it; where `start` lies before the first row, to the first batch.
 
     Args:
-        rows: ascending by offset; of their columns those that a batch has are needed. They must not change while
+        rows: Ascending by offset; of their columns those that a batch has are needed. They must not change while
             parts of them are in use.
         codec: `none`, `lz4` or `zstd`.
-        bytes_max: about how large a batch is before compression; a larger one only where one record is larger.
-        start: the first offset that is covered; that of the first row when it is not given.
-        end: the offset after the last one that is covered; that after the last row when it is not given.
-        leader_epoch: for what is covered where there are no rows at all.
+        bytes_max: About how large a batch is before compression; a larger one only where one record is larger.
+        start: The first offset that is covered; that of the first row when it is not given.
+        end: The offset after the last one that is covered; that after the last row when it is not given.
+        leader_epoch: Leader epoch of what is covered where there are no rows at all.
     """
     if not rows.num_rows:
         if start is not None and end is not None:
@@ -105,7 +105,7 @@ class _Cutter:
     """Cuts rows into batches; what can be done once for all of them is done at the beginning.
 
     Args:
-        rows: one at least.
+        rows: One at least.
         codec: Codec of the batches.
     """
 

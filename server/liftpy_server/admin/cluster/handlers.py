@@ -58,7 +58,7 @@ class NodeHandlers:
 
     Args:
         node: This node.
-        requests: asks other nodes.
+        requests: Asks other nodes.
         challenge: Challenge of this run, for nodes that ask to join.
     """
 

@@ -36,7 +36,7 @@ class ReassignHandlers:
 
     Args:
         node: This node.
-        requests: asks other nodes.
+        requests: Asks other nodes.
     """
 
     def __init__(self, node: NodeParts, requests: NodeRequests) -> None:

@@ -33,8 +33,8 @@ class RecoverHandlers:
 
     Args:
         node: This node.
-        requests: asks other nodes.
-        look_in_bucket: answers RESTORE.LOOK.
+        requests: Asks other nodes.
+        look_in_bucket: Answers RESTORE.LOOK.
     """
 
     def __init__(

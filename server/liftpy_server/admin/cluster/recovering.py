@@ -25,10 +25,10 @@ class InBucket(NamedTuple):
     """What the bucket has of a partition.
 
     Attributes:
-        end: the offset after the last record: the recovery point. None where the bucket does not tell.
-        newest_ns: timestamp of that record; 0 when there is none.
-        problem: why it is not as it should be, or does not tell; "" when nothing is wrong.
-        last_epoch: leader epoch of that record; -1 when there is none.
+        end: The offset after the last record: the recovery point. None where the bucket does not tell.
+        newest_ns: Timestamp of that record; 0 when there is none.
+        problem: Why it is not as it should be, or does not tell; "" when nothing is wrong.
+        last_epoch: Leader epoch of that record; -1 when there is none.
     """
 
     end: int | None
@@ -54,11 +54,11 @@ class PartitionRecovery(NamedTuple):
     Attributes:
         number: Number of the partition.
         info: State of the partition.
-        told: by node, how far its log reaches.
-        given_up: those of its replicas that are given up.
-        plan: what it would come to.
-        logs: what there is to show of each replica.
-        bucket: what the bucket has; None for a stream that is in none.
+        told: How far the log of each node reaches.
+        given_up: Those of its replicas that are given up.
+        plan: What it would come to.
+        logs: What there is to show of each replica.
+        bucket: What the bucket has; None for a stream that is in none.
     """
 
     number: int
@@ -112,8 +112,8 @@ def plan_stream(
     Args:
         state: State of the metadata.
         stream: Name of the stream.
-        request: what the operator says.
-        answers: by node, what it tells of its logs of the stream, or why it does not.
+        request: What the operator says.
+        answers: What each node tells of its logs of the stream, or why it does not.
 
     Raises:
         AdminError: there is no such partition, or what is given up has nothing to do with the stream.
@@ -219,8 +219,8 @@ def with_bucket(found: Iterable[PartitionRecovery], told: Sequence[Body] | str) 
     """The partitions, with what the bucket has of them.
 
     Args:
-        found: partitions of a stream in the bucket.
-        told: what it has of each, as `PartitionPlan.to_plain` gives it, or why nobody knows.
+        found: Partitions of a stream in the bucket.
+        told: What it has of each, as `PartitionPlan.to_plain` gives it, or why nobody knows.
     """
     if isinstance(told, str):
         return [each._replace(bucket=InBucket(None, problem=told)) for each in found]

@@ -149,11 +149,11 @@ class ReassignRequest:
 
     Attributes:
         name: Name of the stream.
-        partitions: by number, the nodes wanted, preferred leader first; None has them chosen.
-        replicas: how many copies; None leaves as many as there are.
-        observers: how many further replicas that do not count; None leaves as many as there are.
-        dry_run: tell what would move, and move nothing.
-        cancel: leave the replicas that are being moved where they were.
+        partitions: Partitions by number, the nodes wanted, preferred leader first; None has them chosen.
+        replicas: How many copies; None leaves as many as there are.
+        observers: How many further replicas that do not count; None leaves as many as there are.
+        dry_run: Tell what would move, and move nothing.
+        cancel: Leave the replicas that are being moved where they were.
     """
 
     name: str
@@ -170,11 +170,11 @@ class RecoverRequest:
 
     Attributes:
         name: Name of the stream.
-        partition: by default all that need a decision.
-        leader: the node that is to lead; by default the one whose log reaches the furthest.
-        give_up: nodes that are gone for good with what they have.
-        accept_data_loss: what is known to be lost by it may be lost.
-        dry_run: tell what each replica has and what it would come to, and decide nothing.
+        partition: Number of the partition; by default all that need a decision.
+        leader: The node that is to lead; by default the one whose log reaches the furthest.
+        give_up: Nodes that are gone for good with what they have.
+        accept_data_loss: What is known to be lost by it may be lost.
+        dry_run: Tell what each replica has and what it would come to, and decide nothing.
     """
 
     name: str

@@ -30,7 +30,7 @@ class Quorum(NamedTuple):
     """Who keeps the metadata.
 
     Attributes:
-        leader_id: who leads it, as far as this node knows.
+        leader_id: Id of the node that leads it, as far as this node knows.
         voters: Ids of the voters.
     """
 
@@ -110,8 +110,8 @@ def with_progress(
     Args:
         stream: Stream of the partition.
         number: Number of the partition.
-        partition: with a target.
-        numbers: what its leader told of the partition.
+        partition: Partition that has a target.
+        numbers: What its leader told of the partition.
     """
     target = partition.target or ()
     before = partition.replicas if partition.origin is None else partition.origin

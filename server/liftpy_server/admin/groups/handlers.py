@@ -42,7 +42,7 @@ class GroupHandlers:
 
     Args:
         node: This node.
-        requests: asks other nodes.
+        requests: Asks other nodes.
     """
 
     def __init__(self, node: NodeParts, requests: NodeRequests) -> None:

@@ -35,7 +35,7 @@ class GroupLags:
 
     Args:
         node: This node.
-        show: shows streams with what their leaders know; see `Gatherer.show`.
+        show: Shows streams with what their leaders know; see `Gatherer.show`.
     """
 
     def __init__(

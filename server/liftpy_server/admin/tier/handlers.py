@@ -28,7 +28,7 @@ class TierHandlers:
 
     Args:
         node: This node.
-        requests: asks other nodes.
+        requests: Asks other nodes.
     """
 
     def __init__(self, node: NodeParts, requests: NodeRequests) -> None:
@@ -54,7 +54,7 @@ def merged_status(told: Mapping[str, Body], limit: int) -> Body:
     """What nodes told, as one answer: the state is that of the node that is worst off.
 
     Args:
-        told: by node.
+        told: What the nodes told.
         limit: Maximum number of partitions.
     """
     worst_id = max(sorted(told), key=lambda node_id: _SEVERITY.index(told[node_id]["state"]), default=None)

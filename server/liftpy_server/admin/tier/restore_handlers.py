@@ -64,7 +64,7 @@ class RestoreHandlers:
     Args:
         config: Settings of this node.
         metadata: Metadata of the cluster.
-        worker: gives what works on the bucket; None where there is no bucket.
+        worker: Gives what works on the bucket; None where there is no bucket.
     """
 
     def __init__(self, config: NodeConfig, metadata: _Metadata, worker: Callable[[], _Worker | None]) -> None:

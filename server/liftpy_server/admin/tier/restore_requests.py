@@ -73,7 +73,7 @@ class ApplyRequest:
 
     Attributes:
         uuids: UUIDs of the streams.
-        replicas_max: so many copies at most, where there are fewer nodes than a stream had replicas.
+        replicas_max: Number of copies at most, where there are fewer nodes than a stream had replicas.
     """
 
     uuids: tuple[str, ...]

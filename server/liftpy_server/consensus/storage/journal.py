@@ -84,15 +84,15 @@ class RaftJournal:
     """An open journal, for one thread.
 
     Args:
-        folder: where its two files are; they are made when there is none. The caller sees to it that no other process
+        folder: Where its two files are; they are made when there is none. The caller sees to it that no other process
             uses it.
-        disk: where the folder is.
-        random: makes up the name of a new journal.
+        disk: Where the folder is.
+        random: Makes up the name of a new journal.
 
     Attributes:
         instance: 32 hex digits that no other journal has; a copy of the folder has them too.
-        cluster_id: the cluster it belongs to; empty while that is not known.
-        flushes: that wrote something, so far.
+        cluster_id: The cluster it belongs to; empty while that is not known.
+        flushes: Number of flushes that wrote something, so far.
 
     Raises:
         JournalError: from every method, when the files can not be used; it says which. What was asked for may or may

@@ -36,7 +36,7 @@ class FramesDamagedError(Exception):
     """What was flushed is whole in neither copy.
 
     Attributes:
-        position: the byte at which the first such frame begins.
+        position: The byte at which the first such frame begins.
     """
 
     def __init__(self, position: int) -> None:
@@ -48,7 +48,7 @@ class FramesNewerError(Exception):
     """A newer liftpy wrote it.
 
     Attributes:
-        version: the version of the format.
+        version: The version of the format.
     """
 
     def __init__(self, version: int) -> None:
@@ -60,10 +60,10 @@ class Contents(NamedTuple):
     """What two copies hold together.
 
     Attributes:
-        generation: the newest.
+        generation: The newest.
         bodies: Bodies of the frames that count.
-        sound: the bytes that both copies should have.
-        last: position of the last frame in `sound`.
+        sound: The bytes that both copies should have.
+        last: Position of the last frame in `sound`.
         crc: CRC-32C of the last frame.
     """
 
@@ -144,8 +144,8 @@ def read_copies(first: bytes | None, second: bytes | None) -> Contents:
     """What was flushed, and perhaps what was about to be, from two copies of which one may be damaged in any way.
 
     Args:
-        first: the content of the file that is written first; None when there is none.
-        second: that of the other one.
+        first: The content of the file that is written first; None when there is none.
+        second: Bytes of the other copy.
 
     Raises:
         FramesDamagedError: both are damaged, so that something is lost that was flushed.

@@ -46,11 +46,11 @@ class MetadataSnapshot:
     """State after `last` was applied.
 
     Attributes:
-        previous: the entry before `last`, which the core keeps at the head of its log.
-        last: the newest entry in the state.
-        voters: who votes after `last`.
-        state: msgpack-able.
-        learners: who follows after `last`, and does not vote.
+        previous: The entry before `last`, which the core keeps at the head of its log.
+        last: The newest entry in the state.
+        voters: Nodes that vote after `last`.
+        state: State that msgpack can encode.
+        learners: Nodes that follow after `last`, and do not vote.
         cluster_id: 32 hex digits; empty while the cluster has none.
     """
 

@@ -29,11 +29,11 @@ def check_peer(
     """Let a peer in, or not.
 
     Args:
-        peer_id: its name.
-        peer: what it said of itself.
-        own: what this node says of itself.
+        peer_id: Name of the peer.
+        peer: What it said of itself.
+        own: What this node says of itself.
         members: Members of the cluster, by the log of this node.
-        running: the run of a process of that name that is connected now, and alive.
+        running: The run of a process of that name that is connected now, and alive.
 
     Raises:
         PeerRefusedError: it must stay out.

@@ -47,14 +47,14 @@ class Link:
     """One connection, and what is known of the peer at its other end.
 
     Args:
-        sock: connected, or connecting.
+        sock: Connected, or connecting.
         node_id: Id of this node.
-        wanted: the node that was dialed; None when it dialed us.
-        key: the cluster key.
-        context: for TLS.
+        wanted: The node that was dialed; None when it dialed us.
+        key: The cluster key.
+        context: Context for TLS.
         identity: Identity of this node.
-        now: monotonic seconds.
-        host: the address of who dialed.
+        now: Monotonic seconds.
+        host: The address of who dialed.
     """
 
     def __init__(

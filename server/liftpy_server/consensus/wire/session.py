@@ -52,10 +52,10 @@ class PeerIdentity(NamedTuple):
     """What one end tells the other about itself, beyond its name.
 
     Attributes:
-        cluster_id: the cluster it belongs to; empty while it does not know.
-        instance: its data directory.
-        run: this start of its process.
-        members_index: how far in the log it knows who the members are.
+        cluster_id: The cluster it belongs to; empty while it does not know.
+        instance: Id of its data directory.
+        run: This start of its process.
+        members_index: How far in the log it knows who the members are.
     """
 
     cluster_id: str = ""
@@ -80,15 +80,15 @@ class PeerSession:
 
     Args:
         node_id: Id of this node.
-        wanted: the node that was dialed; None for the end that accepts.
-        key: the cluster key; None with mutual TLS.
+        wanted: The node that was dialed; None for the end that accepts.
+        key: The cluster key; None with mutual TLS.
         nonce: 32 random bytes, never used before.
         identity: Identity of this node.
 
     Attributes:
-        peer: the identity of the other end; proven like its name.
-        peer_id: who is at the other end. It is proven when `is_ready`.
-        outgoing: bytes to send; the caller takes them.
+        peer: The identity of the other end; proven like its name.
+        peer_id: Name of the node at the other end. It is proven when `is_ready`.
+        outgoing: Bytes to send; the caller takes them.
     """
 
     def __init__(

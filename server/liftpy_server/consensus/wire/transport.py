@@ -56,7 +56,7 @@ class Silence:
     Written by one thread, read by any.
 
     Args:
-        now: monotonic seconds, as everywhere here.
+        now: Monotonic seconds, as everywhere here.
     """
 
     def __init__(self, now: float) -> None:
@@ -90,17 +90,17 @@ class RaftTransport:
     """The connections of a node with the other members. For one thread; `wake` and `has_lost` may be called from any.
 
     Args:
-        settings: addresses, key or certificates.
+        settings: Addresses, key or certificates.
         refusals: Refusals of the node.
 
     Attributes:
-        before_send: called before anything leaves the node.
-        identity: called for what this node says of itself on a new connection.
-        on_message: called with the name of a node, and a message of it.
-        on_connected: called with the name of a node that has a connection now.
-        on_disconnected: called with the name of a node that has none any more.
-        silence: for how long the others have not been heard.
-        port: where it listens; 0 when it does not.
+        before_send: Called before anything leaves the node.
+        identity: Called for what this node says of itself on a new connection.
+        on_message: Called with the name of a node, and a message of it.
+        on_connected: Called with the name of a node that has a connection now.
+        on_disconnected: Called with the name of a node that has none any more.
+        silence: Time for which the others have not been heard.
+        port: Where it listens; 0 when it does not.
 
     Raises:
         TransportError: it can not listen.

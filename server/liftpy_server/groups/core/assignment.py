@@ -26,9 +26,9 @@ class RestoredPartition(NamedTuple):
     """That a partition was restored from the bucket, which did not have all that consumers may have read.
 
     Attributes:
-        time_ns: when, since the epoch.
-        end: up to where the bucket had it.
-        epoch: the leader epoch that it began with then; none before was as late.
+        time_ns: When, since the epoch.
+        end: Offset up to which the bucket had it.
+        epoch: The leader epoch that it began with then; none before was as late.
     """
 
     time_ns: int
@@ -41,7 +41,7 @@ class StreamShape(NamedTuple):
 
     Attributes:
         uuid: 16 bytes.
-        partition_count: how many it has.
+        partition_count: How many it has.
         racks: Racks of the replicas, partition by partition; empty when they are not known.
         recoveries: (number, what is known of it) of those that were restored; few clusters ever are.
     """
@@ -64,9 +64,9 @@ class Subscriber(NamedTuple):
     """A member as an assignment sees it.
 
     Attributes:
-        subscriptions: names of streams.
+        subscriptions: Names of streams.
         rack: "" for none.
-        had: partitions of its target so far.
+        had: Partitions of its target so far.
     """
 
     subscriptions: tuple[str, ...]
@@ -82,8 +82,8 @@ def assign(members: Mapping[str, Subscriber], streams: Mapping[str, StreamShape]
     """Assign every partition that somebody subscribes to.
 
     Args:
-        members: by id.
-        streams: by name; subscriptions to others wait until they exist.
+        members: Members by id.
+        streams: Streams by name; subscriptions to others wait until they exist.
     """
     return _Assignment(members, streams).solve()
 

@@ -77,10 +77,10 @@ def commit_without_member(
     """The records of what is committed for a group without members: the last word counts.
 
     Args:
-        request: the commit.
-        streams: that there are, by name.
+        request: The commit.
+        streams: Streams that there are, by name.
         generation: Generation of the group; the next member's commits have a greater one.
-        now_ns: since the epoch.
+        now_ns: Time, ns since the epoch.
     """
     records: list[GroupRecord] = []
     refusals: list[CommitRefusal] = []

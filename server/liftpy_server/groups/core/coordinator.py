@@ -55,9 +55,9 @@ class GroupCoordinator:
 
     Args:
         group: Name of the group.
-        table: what the groups of this partition have committed; the coordinator keeps its group's part of it.
-        image: what the log knows of the group.
-        members: that the log knows.
+        table: What the groups of this partition have committed; the coordinator keeps its group's part of it.
+        image: What the log knows of the group.
+        members: Members that the log knows.
     """
 
     def __init__(

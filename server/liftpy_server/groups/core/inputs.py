@@ -20,8 +20,8 @@ class Now(NamedTuple):
     """The time of a step.
 
     Attributes:
-        s: monotonic seconds; timeouts are measured with it.
-        ns: nanoseconds since the epoch; commits are stamped with it.
+        s: Monotonic seconds; timeouts are measured with it.
+        ns: Nanoseconds since the epoch; commits are stamped with it.
     """
 
     s: float
@@ -47,7 +47,8 @@ class GroupTick:
     """Time has passed; due at `next_s` at the latest.
 
     Attributes:
-        paused_s: for so long this node stood still since the last tick and could hear nobody: no fault of the members.
+        paused_s: Time that this node stood still since the last tick and could hear nobody, seconds: no fault of the
+            members.
     """
 
     paused_s: float = 0.0
@@ -58,7 +59,7 @@ class DeleteGroup:
     """Delete the group and all it has committed, when it has no members.
 
     Attributes:
-        idle_ns: and only when it has had none, and nothing was committed, for so long.
+        idle_ns: Only delete it when it has had no members, and nothing was committed, for so long, ns.
     """
 
     idle_ns: int = 0
@@ -75,10 +76,10 @@ class Effects(NamedTuple):
     """What a step wants done.
 
     Attributes:
-        records: to be appended to the log as one batch. If that fails, or its outcome is unknown, this coordinator is
-            thrown away and another one is made from the log.
-        answer: to the request; to be sent when these records and those of all earlier steps are committed.
-        told: members whose parked heartbeat is to be answered, then also: give the same heartbeat to a step again.
+        records: Records to append to the log as one batch. If that fails, or its outcome is unknown, this coordinator
+            is thrown away and another one is made from the log.
+        answer: Answer to the request; to be sent when these records and those of all earlier steps are committed.
+        told: Members whose parked heartbeat is to be answered, then also: give the same heartbeat to a step again.
     """
 
     records: tuple[GroupRecord, ...] = ()

@@ -39,16 +39,16 @@ class Member:
     """A process in a group.
 
     Attributes:
-        member_id: given by the coordinator.
-        nonce: chosen by the process; see `JoinRequest`, also for what else is named as there.
-        target: partitions it is to have in the end.
+        member_id: Given by the coordinator.
+        nonce: Chosen by the process; see `JoinRequest`, also for what else is named as there.
+        target: Partitions it is to have in the end.
         generation: Generation of its newest assignment.
-        held: partitions that nobody else may get, and the generation in which it got each: those of its newest
+        held: Partitions that nobody else may get, and the generation in which it got each: those of its newest
             assignment, and those in `revoking`.
-        revoking: partitions it is to let go, and the generation that took each: it has not said yet that it did.
-        fenced: nonces of the processes whose place it took, the last one last.
-        deadline_s: without a heartbeat until then it is out.
-        revoke_deadline_s: if it has not let go by then it is out.
+        revoking: Partitions it is to let go, and the generation that took each: it has not said yet that it did.
+        fenced: Nonces of the processes whose place it took, the last one last.
+        deadline_s: Time until which there must be a heartbeat, or the member is out, seconds.
+        revoke_deadline_s: If it has not let go by then it is out.
     """
 
     member_id: str
@@ -162,9 +162,9 @@ class GroupImage(NamedTuple):
     """A group as the log keeps it; its members have records of their own.
 
     Attributes:
-        generation: the newest one of any member.
+        generation: The newest one of any member.
         revision: Revision of the metadata that the targets were made from.
-        emptied_ns: when the last member went; 0 while there are members.
+        emptied_ns: When the last member went; 0 while there are members.
     """
 
     generation: int = 0

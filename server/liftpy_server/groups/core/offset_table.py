@@ -151,7 +151,7 @@ class OffsetTable:
 
         Args:
             group: Name of the group.
-            rows: key suffixes, and how long their values would be.
+            rows: Key suffixes, and how long their values would be.
         """
         offsets = self._groups.get(group.encode(), {})
         more = 0

@@ -77,13 +77,13 @@ class CommittedOffset(NamedTuple):
     """What a group committed for a partition.
 
     Attributes:
-        offset: the next record to read.
-        epoch: leader epoch of the record before it; -1 for unknown.
-        commit_time_ns: since the epoch.
+        offset: The next record to read.
+        epoch: Leader epoch of the record before it; -1 for unknown.
+        commit_time_ns: Time of the commit, ns since the epoch.
         generation: Generation of the member that committed it.
-        sequence: that the member gave the commit; with the generation it orders the commits of a partition.
-        stream: name of the stream, for people.
-        metadata: the client's own.
+        sequence: Sequence that the member gave the commit; with the generation it orders the commits of a partition.
+        stream: Name of the stream, for people.
+        metadata: The client's own.
     """
 
     offset: int

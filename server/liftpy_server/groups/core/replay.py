@@ -22,7 +22,7 @@ class GroupsReplay:
     """Takes the committed record batches of a partition in their order; then makes the coordinators of its groups.
 
     Attributes:
-        table: what the groups have committed; all coordinators share it from then on.
+        table: What the groups have committed; all coordinators share it from then on.
     """
 
     def __init__(self) -> None:

@@ -29,8 +29,8 @@ class Roster:
 
     Args:
         group: Name of the group.
-        image: what the log knows of it.
-        members: that the log knows.
+        image: What the log knows of it.
+        members: Members that the log knows.
     """
 
     def __init__(self, group: str, image: GroupImage, members: Iterable[Member]) -> None:

@@ -37,7 +37,7 @@ class RequestChecks:
 
     Args:
         node_id: Id of this node.
-        partitions: those of which this node has a replica, in any role, as they are now.
+        partitions: Those of which this node has a replica, in any role, as they are now.
         metadata: Metadata of the cluster.
     """
 

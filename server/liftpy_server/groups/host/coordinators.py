@@ -38,8 +38,8 @@ class Coordinators:
     """Makes the coordinators of one partition of `__consumer_offsets` on demand, and ticks them.
 
     Args:
-        replay: has taken the partition's log.
-        streams: the streams that there are, from the leader of the metadata.
+        replay: Has taken the partition's log.
+        streams: The streams that there are, from the leader of the metadata.
         quota: Quota of the node; one of its own by default.
     """
 
@@ -94,9 +94,9 @@ class Coordinators:
 
         Args:
             group: Name of the group.
-            given: the input.
+            given: The input.
             now: Current time in seconds.
-            client: the address of who asks; "" for the node itself.
+            client: The address of who asks; "" for the node itself.
         """
         if group not in self._sizes:
             why = "" if isinstance(given, _MAKES_NONE) else self._quota.refuses_group(client)

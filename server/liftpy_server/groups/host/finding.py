@@ -48,7 +48,7 @@ class CoordinatorFinder:
     """Finds the coordinator of a group, and creates `__consumer_offsets` when it is missing.
 
     Args:
-        config: for the stream when it is created.
+        config: Configuration for the stream when it is created.
         metadata: Metadata of the cluster.
     """
 

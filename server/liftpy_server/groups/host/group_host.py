@@ -50,9 +50,9 @@ class ToldGroup(NamedTuple):
 
     Attributes:
         name: Name of the group.
-        committed: by partition, the next offset to read.
-        assigned: partitions that its members have.
-        members: how many it has.
+        committed: Next offset to read, by partition.
+        assigned: Partitions that its members have.
+        members: How many it has.
     """
 
     name: str
@@ -65,15 +65,15 @@ class GroupHost:
     """Coordinates the groups of all partitions of `__consumer_offsets` that this node leads.
 
     Args:
-        node_id: this node.
-        config: its settings of groups.
-        streams: the node's.
-        metadata: of the cluster.
-        files: the node's open files.
-        clock: of the node.
-        executor: reads from the disk.
-        cold: reads the bucket; None where there is none.
-        upkeep_s: how often to look for groups that nobody uses any more.
+        node_id: This node.
+        config: Settings of groups.
+        streams: The node's.
+        metadata: Metadata of the cluster.
+        files: The node's open files.
+        clock: Clock of the node.
+        executor: Reads from the disk.
+        cold: Reads the bucket; None where there is none.
+        upkeep_s: How often to look for groups that nobody uses any more.
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class GroupHost:
         """As `ask`, after what has to be looked at before; see `checking`.
 
         Args:
-            request: the request.
-            client: the address of who asks.
+            request: The request.
+            client: The address of who asks.
         """
         try:
             if isinstance(request, CommitRequest) and (refusals := await self._checks.refusals(request)):

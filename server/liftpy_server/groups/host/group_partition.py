@@ -53,10 +53,10 @@ class GroupPartition:
     """One partition of `__consumer_offsets` that this node leads. It answers requests once their records are committed.
 
     Args:
-        partition: led by this node.
-        replayed: makes the coordinators of what is committed in the log; called when that is known.
+        partition: Led by this node.
+        replayed: Makes the coordinators of what is committed in the log; called when that is known.
         clock: Clock of the node.
-        scheduler: makes the batches of all partitions durable together; by default it has one of its own.
+        scheduler: Makes the batches of all partitions durable together; by default it has one of its own.
     """
 
     def __init__(
@@ -356,8 +356,8 @@ async def _wait_high_watermark(partition: Partition, is_leading: Callable[[], bo
     """Wait until everything in a log is committed, and what is appended next can be.
 
     Args:
-        partition: whose log.
-        is_leading: whether this node leads it; nobody else may append then.
+        partition: Partition whose log it is.
+        is_leading: Whether this node leads it; nobody else may append then.
     """
     wake = asyncio.Event()
     while not (

@@ -22,13 +22,13 @@ class PendingRequest:
     """One request. Whoever waits for `answered` may give up at any time.
 
     Args:
-        group: of which.
-        given: the coordinator's input; None for a question about what is committed, which is no step.
-        client: the address of who asks; "" for the node itself.
+        group: Group that the request is of.
+        given: The coordinator's input; None for a question about what is committed, which is no step.
+        client: The address of who asks; "" for the node itself.
 
     Attributes:
-        answered: its future answer.
-        may_wait: a heartbeat that brings no news may wait for some.
+        answered: Future that gets the answer.
+        may_wait: A heartbeat that brings no news may wait for some.
         refusals: Refusals of a commit, what the coordinator does not see because it is refused already.
     """
 

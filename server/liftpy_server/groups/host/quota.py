@@ -20,10 +20,10 @@ class GroupQuota:
     """Limits how many groups this node coordinates and how many bytes they keep.
 
     Args:
-        config: the settings of groups.
+        config: The settings of groups.
 
     Attributes:
-        groups: there are now.
+        groups: There are now.
         size_bytes: Size in bytes of all of them.
     """
 
@@ -38,9 +38,9 @@ class GroupQuota:
         """There are so many more groups, and bytes, or fewer.
 
         Args:
-            groups: that appear; below 0 when they go.
-            size_bytes: by which groups grow.
-            client: the address of who made them; "" when nobody knows any more.
+            groups: Number of groups that appear; below 0 when they go.
+            size_bytes: Size by which groups grow, bytes.
+            client: The address of who made them; "" when nobody knows any more.
         """
         self.groups += groups
         self.size_bytes += size_bytes
@@ -54,7 +54,7 @@ class GroupQuota:
         """Why there can not be another group; "" when there can.
 
         Args:
-            client: the address of who wants it.
+            client: The address of who wants it.
         """
         config, made = self._config, self._groups_by_client[client]
         if self.groups >= config.groups_max:
@@ -75,8 +75,8 @@ class GroupQuota:
         Args:
             group: Name of the group.
             size_bytes: Size in bytes of the group now.
-            more_bytes: that it is to grow by.
-            client: the address of who made it; "" when nobody knows any more.
+            more_bytes: Size that it is to grow by, bytes.
+            client: The address of who made it; "" when nobody knows any more.
         """
         if more_bytes <= 0:
             return ""

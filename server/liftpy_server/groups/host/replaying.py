@@ -44,9 +44,9 @@ async def read_groups(
 
     Args:
         partition: Partition of the stream of the groups.
-        files: the node's open files.
-        executor: reads from the disk.
-        cold: reads the bucket; None where there is none.
+        files: The node's open files.
+        executor: Reads from the disk.
+        cold: Reads the bucket; None where there is none.
 
     Raises:
         LiftError: the log can not be read, or a newer liftpy wrote it.

@@ -42,8 +42,8 @@ def describe_group(
         group: Name of the group.
         node_id: Id of this node.
         names: Names of the streams there are, by uuid.
-        offsets_from: how many of the offsets were told before; the members are told with the first ones.
-        offsets_max: how many to tell.
+        offsets_from: How many of the offsets were told before; the members are told with the first ones.
+        offsets_max: How many to tell.
     """
     coordinator = coordinators.find(group)
     members = {} if coordinator is None else coordinator.members

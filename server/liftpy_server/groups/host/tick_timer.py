@@ -19,8 +19,8 @@ class TickTimer:
     """One timer; it runs only while there is something to wait for.
 
     Args:
-        now_s: the monotonic clock.
-        on_tick: called when it is time, with the seconds for which the node stood still.
+        now_s: The monotonic clock.
+        on_tick: Called when it is time, with the seconds for which the node stood still.
     """
 
     def __init__(self, now_s: Callable[[], float], on_tick: Callable[[float], None]) -> None:

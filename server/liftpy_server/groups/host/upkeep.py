@@ -25,9 +25,9 @@ class GroupUpkeep:
     """Looks at all groups of the node from time to time, some at a time.
 
     Args:
-        hosted: the partitions, by number; they come and go.
+        hosted: The partitions, by number; they come and go.
         metadata: Metadata of the cluster.
-        idle_s: a group without members that committed nothing for so long goes.
+        idle_s: A group without members that committed nothing for so long goes.
         interval_s: Interval in seconds.
     """
 

@@ -26,7 +26,7 @@ class WaitingHeartbeats:
     """Heartbeats that wait for news, one per member: a newer one takes the place of an older one.
 
     Args:
-        ask_again: takes a heartbeat that is to get news.
+        ask_again: Takes a heartbeat that is to get news.
     """
 
     def __init__(self, ask_again: Callable[[PendingRequest], None]) -> None:
@@ -41,9 +41,9 @@ class WaitingHeartbeats:
         """Keep a heartbeat, and answer it when the assignment changes or its time is up.
 
         Args:
-            pending: the heartbeat.
-            given: the same.
-            answer: for when nothing happens.
+            pending: The heartbeat.
+            given: The same.
+            answer: Answer for when nothing happens.
             wait_s: Time limit in seconds.
         """
         key = (given.group, given.member_id)

@@ -108,8 +108,8 @@ class Truncate:
     """Drop the records from `end` on.
 
     Attributes:
-        end: the new log end offset.
-        loses_committed: some were committed, or may have been: only after an unclean election. The log is to be set
+        end: The new log end offset.
+        loses_committed: Some were committed, or may have been: only after an unclean election. The log is to be set
             aside whole, and copied anew; it is to be counted and logged.
     """
 
@@ -124,9 +124,9 @@ class KeepCommitted:
     Nothing is dropped; the leader is asked again after a while. An operator must decide.
 
     Attributes:
-        leader: who lacks them.
-        end: the first offset from which on it does.
-        high_watermark: up to where they were committed.
+        leader: Id of the node that lacks them.
+        end: The first offset from which on it does.
+        high_watermark: Offset up to which they were committed.
     """
 
     leader: str
@@ -139,8 +139,8 @@ class Rebuild:
     """Drop the whole log and go on at `start`: the leader keeps no record that this log could be continued by.
 
     Attributes:
-        start: the new log start and log end offset.
-        loses_committed: records from `start` on were committed, or may have been: as with `Truncate`.
+        start: The new log start and log end offset.
+        loses_committed: Records from `start` on were committed, or may have been: as with `Truncate`.
     """
 
     start: int
@@ -152,11 +152,11 @@ class ProposeIsr:
     """Propose another in-sync replica set (`change_isr`).
 
     Attributes:
-        isr: the new set.
-        incarnations: of its members, as the leader knows them.
-        leader_epoch: of the leader.
-        version: of the partition that the proposal is about.
-        attempt: counts the proposals of this leader; a repetition has the number, and so the command id, of the first.
+        isr: The new set.
+        incarnations: Incarnations of its members, as the leader knows them.
+        leader_epoch: Leader epoch of the leader.
+        version: Version of the partition that the proposal is about.
+        attempt: Counts the proposals of this leader; a repetition has the number, and so the command id, of the first.
     """
 
     isr: tuple[str, ...]
@@ -196,10 +196,10 @@ class ReportLog:
     """No clean member of the ISR is left: tell the metadata how far this log reaches (`report_log`).
 
     Attributes:
-        leader_epoch: the last one that had a leader.
-        last_epoch: of the last record; -1 when there is none.
-        log_end: the offset after it.
-        high_watermark: records below it are known to have been committed.
+        leader_epoch: The last one that had a leader.
+        last_epoch: Leader epoch of the last record; -1 when there is none.
+        log_end: The offset after it.
+        high_watermark: Records below it are known to have been committed.
     """
 
     leader_epoch: int
@@ -213,7 +213,7 @@ class ReportFailure:
     """The log has failed: tell the metadata, so that nobody counts on it (`report_failure`).
 
     Attributes:
-        high_watermark: records below it are known to have been committed.
+        high_watermark: Records below it are known to have been committed.
     """
 
     high_watermark: int

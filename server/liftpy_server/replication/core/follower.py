@@ -51,13 +51,13 @@ class Follower:
     """The follower role in one epoch. Call `begin` once; every method returns effects.
 
     Args:
-        node_id: this replica.
-        incarnation: of this node.
-        key: the partition.
-        view: in which another replica leads.
-        log: the marks of its log; the owner keeps them up to date.
-        times: how patient it is.
-        now_s: its monotonic clock.
+        node_id: This replica.
+        incarnation: Incarnation of this node.
+        key: The partition.
+        view: View in which another replica leads.
+        log: The marks of its log; the owner keeps them up to date.
+        times: How patient it is.
+        now_s: Monotonic time of the replica, seconds.
     """
 
     def __init__(

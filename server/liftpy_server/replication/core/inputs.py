@@ -49,10 +49,10 @@ class Tick:
     """Time has passed. A replica wants one a few times per `leader_timeout_s`, unless it is quiet.
 
     Attributes:
-        paused_s: this process stood still for so long since the replica's last tick; that is nobody's silence.
-        heard_s: by node id, when (monotonic clock of this process) the session was last heard that carries this
-            partition's fetches to or from that node; given only where a fetch waits: this follower's at its leader,
-            or at this leader that of a follower.
+        paused_s: This process stood still for so long since the replica's last tick; that is nobody's silence.
+        heard_s: Time (monotonic clock of this process) at which the session was last heard that carries this
+            partition's fetches, by node id; given only where a fetch waits: this follower's at its leader, or at this
+            leader that of a follower.
     """
 
     paused_s: float = 0.0
@@ -65,7 +65,7 @@ class LogAppended:
 
     Attributes:
         ranges: Ranges of the records.
-        durable_end: records below it are on disk already, as a `Durable` right after it would say.
+        durable_end: Records below it are on disk already, as a `Durable` right after it would say.
     """
 
     ranges: tuple[BatchRange, ...]
@@ -149,9 +149,9 @@ class FetchAnswered:
     """The leader has answered this follower's fetch. Its answer to a question is a `FollowEnd`.
 
     Attributes:
-        result: what it says; the core looks neither at `body_bytes` nor at `leaps`.
+        result: What it says; the core looks neither at `body_bytes` nor at `leaps`.
         ranges: Ranges of the records that came with it, in order, the first from `result.offset` on.
-        records: the records themselves, as the shell knows them.
+        records: The records themselves, as the shell knows them.
     """
 
     result: FollowResult

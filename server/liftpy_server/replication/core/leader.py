@@ -46,10 +46,10 @@ class Leader:
 
     Args:
         node_id: Id of the node with this replica.
-        view: in which this replica leads.
-        log: the marks of its log; the owner keeps them up to date.
-        times: how patient it is.
-        now_s: its monotonic clock.
+        view: View in which this replica leads.
+        log: The marks of its log; the owner keeps them up to date.
+        times: How patient it is.
+        now_s: Monotonic time of the replica, seconds.
     """
 
     def __init__(self, node_id: str, view: PartitionView, log: LogMarks, times: ReplicationTimes, now_s: float) -> None:

@@ -22,10 +22,10 @@ class FollowerProgress:
     """One follower, in one incarnation.
 
     Attributes:
-        incarnation: the one whose fetches count.
-        durable_end: the offset after its last record on disk, as it said last; None before it said anything.
-        caught_up_s: the latest moment of which it is known that it had caught up with the leader.
-        is_waiting: at the last tick a fetch of it waited here, by a session that was heard lately.
+        incarnation: The one whose fetches count.
+        durable_end: The offset after its last record on disk, as it said last; None before it said anything.
+        caught_up_s: The latest moment of which it is known that it had caught up with the leader.
+        is_waiting: Whether a fetch of it waited here at the last tick, by a session that was heard lately.
     """
 
     incarnation: int | None
@@ -38,8 +38,8 @@ class EndSamples:
     """When the leader's log had which end; a few samples over the time that a follower may lag.
 
     Args:
-        lag_max_s: the longest lag that matters.
-        end: where the log ends.
+        lag_max_s: The longest lag that matters.
+        end: Where the log ends.
     """
 
     def __init__(self, lag_max_s: float, end: int) -> None:

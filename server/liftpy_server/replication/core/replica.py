@@ -59,10 +59,10 @@ class Replica:
 
     Args:
         node_id: Id of this node.
-        incarnation: that the metadata gave it when it registered.
-        key: the partition; views of another stream with the same name are ignored.
-        log: the marks of the log as it was opened; the replica keeps them from then on.
-        times: how patient it is.
+        incarnation: Incarnation that the metadata gave it when it registered.
+        key: The partition; views of another stream with the same name are ignored.
+        log: The marks of the log as it was opened; the replica keeps them from then on.
+        times: How patient it is.
     """
 
     def __init__(
@@ -102,8 +102,8 @@ class Replica:
         """Process one input, and return the effects.
 
         Args:
-            given: what happened.
-            now_s: this process's monotonic clock.
+            given: What happened.
+            now_s: This process's monotonic clock.
 
         Returns:
             What is to be done, in this order.

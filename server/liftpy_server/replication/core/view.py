@@ -20,11 +20,11 @@ class ReplicationTimes:
     """How long a replica is patient, in seconds of its own monotonic clock.
 
     Attributes:
-        replica_lag_max_s: a follower that is further behind than this leaves the in-sync replica set.
-        leader_timeout_s: a leader that was silent for so long is suspected, and suspected again.
-        request_timeout_s: a question or fetch without an answer is sent again; longer than a fetch may wait.
-        retry_s: between two attempts at a proposal, or at an append that failed.
-        preferred_return_s: the preferred replica leads again after it was in sync for so long.
+        replica_lag_max_s: A follower that is further behind than this leaves the in-sync replica set.
+        leader_timeout_s: A leader that was silent for so long is suspected, and suspected again.
+        request_timeout_s: A question or fetch without an answer is sent again; longer than a fetch may wait.
+        retry_s: Time between two attempts at a proposal, or at an append that failed, seconds.
+        preferred_return_s: The preferred replica leads again after it was in sync for so long.
     """
 
     replica_lag_max_s: float = 10.0
@@ -41,21 +41,21 @@ class PartitionView:
     Attributes:
         revision: Revision of the metadata; views of older revisions are ignored.
         uuid: UUID of the stream.
-        replicas: nodes that keep a copy; the first is the preferred leader.
-        isr: the committed in-sync replica set.
-        leader: the node that leads; None while there is none.
+        replicas: Nodes that keep a copy; the first is the preferred leader.
+        isr: The committed in-sync replica set.
+        leader: The node that leads; None while there is none.
         leader_epoch: Leader epoch of that leader.
         version: Version of the partition; an ISR proposal names it.
-        min_isr: fewest in-sync replicas with which anything commits.
-        reports: what the replicas have said of their logs, where no clean member of the ISR is left.
-        unclean_epoch: the leader epoch that began with the last election by which committed records may have been lost;
+        min_isr: Fewest in-sync replicas with which anything commits.
+        reports: What the replicas have said of their logs, where no clean member of the ISR is left.
+        unclean_epoch: The leader epoch that began with the last election by which committed records may have been lost;
             0 when there was none.
         incarnations: Incarnations of the replicas that ever registered.
-        observers: replicas that follow and nothing else: they are never in the ISR, suspect nobody and never lead.
-        delete_retention_s: how long a leader's log keeps a tombstone after all that it deleted has gone.
-        failed: replicas whose log has failed, and which have no new copy yet: they take no role.
-        renewed: by replica that began a new copy, the version from which on its fetches are about that.
-        empty_from: the metadata know of no record from this offset on, and the leader tells them when the first ones
+        observers: Replicas that follow and nothing else: they are never in the ISR, suspect nobody and never lead.
+        delete_retention_s: How long a leader's log keeps a tombstone after all that it deleted has gone.
+        failed: Replicas whose log has failed, and which have no new copy yet: they take no role.
+        renewed: Version from which on the fetches of a replica are about the copy that it began, by replica.
+        empty_from: The metadata know of no record from this offset on, and the leader tells them when the first ones
             are committed; None where they know of some.
     """
 
@@ -107,13 +107,13 @@ class LogMarks:
     """How far a replica's log reaches: start <= high watermark <= end, durable end <= end.
 
     Args:
-        start: offset of the first record that is kept.
-        end: the log end offset (LEO): the offset after the last record.
-        durable_end: the offset after the last record that is on disk.
-        high_watermark: as it was checkpointed; it may be too low, and is cut to what is there.
+        start: Offset of the first record that is kept.
+        end: The log end offset (LEO): the offset after the last record.
+        durable_end: The offset after the last record that is on disk.
+        high_watermark: High watermark as it was checkpointed; it may be too low, and is cut to what is there.
         epochs: (leader epoch, its first offset), oldest first.
-        delete_horizon: tombstones below this offset may be missing, but only with all that they deleted.
-        known_end: records below it are known to have been committed, whether this log still has them or not.
+        delete_horizon: Tombstones below this offset may be missing, but only with all that they deleted.
+        known_end: Records below it are known to have been committed, whether this log still has them or not.
     """
 
     def __init__(

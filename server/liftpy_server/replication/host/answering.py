@@ -24,10 +24,10 @@ class Answering(ABC):
     """Answers the fetches and questions of followers, and wakes those that wait.
 
     Args:
-        log: the records that are sent.
+        log: The records that are sent.
 
     Attributes:
-        answer: what the core answered last.
+        answer: What the core answered last.
     """
 
     def __init__(self, log: PartitionLog) -> None:

@@ -37,14 +37,14 @@ class ClusterSide:
     Args:
         config: Settings of the node.
         metadata: Metadata of the cluster.
-        pull: what others need to know of the node's pull server.
-        clock: for what is monotonic.
-        on_leadership: called when a replica begins or ceases to lead.
-        on_commits: called once after a pass in which records were committed.
-        on_superseded: called when another process has registered as this node.
+        pull: What others need to know of the node's pull server.
+        clock: Monotonic clock.
+        on_leadership: Called when a replica begins or ceases to lead.
+        on_commits: Called once after a pass in which records were committed.
+        on_superseded: Called when another process has registered as this node.
 
     Attributes:
-        incarnation: as the metadata has it.
+        incarnation: Incarnation of the node in the metadata.
     """
 
     def __init__(
@@ -92,9 +92,9 @@ class ClusterSide:
         """Get an incarnation; from here on the metadata counts on this node.
 
         Args:
-            durability_record: what the node can prove.
-            open_logs: opens the logs that the metadata says are here; `durability_record` hears what it finds.
-            checkpoint: what the node knew of them when it stopped last.
+            durability_record: What the node can prove.
+            open_logs: Opens the logs that the metadata says are here; `durability_record` hears what it finds.
+            checkpoint: What the node knew of them when it stopped last.
 
         Raises:
             MetadataRefusedError: the cluster does not want it.

@@ -73,7 +73,7 @@ class DurabilityRecord:
         disk: Disk that holds the files.
         path: Path of the file, in the data directory.
         boot_id: Boot id of the kernel that runs.
-        is_doubtful: another file that says what was durable is damaged.
+        is_doubtful: Another file that says what was durable is damaged.
 
     Raises:
         OSError: it can not be written.
@@ -162,9 +162,9 @@ class DurabilityRecord:
         """Whether the logs are whole; when they may not be, that is on disk on return.
 
         Args:
-            state: which streams have a replica here.
+            state: Metadata, which says which streams have a replica here.
             node_id: Id of this node.
-            was_clean: the node had stopped cleanly.
+            was_clean: The node had stopped cleanly.
         """
         has_restarted = self._boot_id != self._known_boot_id
         if has_restarted and not was_clean and _has_copies_elsewhere(state, node_id):
@@ -184,7 +184,7 @@ class DurabilityRecord:
         stream that is new there may be no log yet, on any node; then no node counts until all have said so.
 
         Args:
-            state: which streams have a replica here.
+            state: Metadata, which says which streams have a replica here.
             node_id: Id of this node.
             known_end: Known end of a partition: records below it were committed, as this node knows.
         """
@@ -205,7 +205,7 @@ class DurabilityRecord:
         """Uuid and number of partitions of several replicas whose log here may lack its end.
 
         Args:
-            state: which streams have a replica here.
+            state: Metadata, which says which streams have a replica here.
             node_id: Id of this node.
         """
         return [
@@ -219,7 +219,7 @@ class DurabilityRecord:
         """Uuid and number of partitions of several replicas whose log has failed, or can not be used, and is there.
 
         Args:
-            state: which streams have a replica here, and what they told of their logs before.
+            state: Metadata, which says which streams have a replica here, and what they told of their logs before.
             node_id: Id of this node.
         """
         for stream, number, partition in _kept_here(state, node_id):

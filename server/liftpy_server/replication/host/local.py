@@ -108,12 +108,12 @@ class LocalReplica(Answering):
     """Carries out what the core of one replica wants, and reports the results. `Answering` answers its followers.
 
     Args:
-        partition: its log, and who waits for it.
-        host: runs the replicas of the node.
+        partition: Log of the partition, and who waits for it.
+        host: Runs the replicas of the node.
 
     Attributes:
-        key: which partition.
-        goes_on_leading: it led until this moment, alone or in the leader epoch before.
+        key: Which partition it is.
+        goes_on_leading: Whether it led until this moment, alone or in the leader epoch before.
     """
 
     def __init__(self, partition: Partition, host: ReplicaOwner) -> None:

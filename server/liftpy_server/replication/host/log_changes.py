@@ -32,7 +32,7 @@ def append_followed(
 
     Args:
         log: Log of the follower.
-        records: the first batch holds the log's end.
+        records: The first batch holds the log's end.
         high_watermark: High watermark of the leader.
         delete_horizon: Delete horizon of the leader's log; this log holds its records from now on.
 

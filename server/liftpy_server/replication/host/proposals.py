@@ -49,7 +49,7 @@ class ReplicaProposals:
 
     Args:
         node_id: Id of this node.
-        propose_many: of the metadata store.
+        propose_many: Proposes several commands to the metadata store.
     """
 
     def __init__(self, node_id: str, propose_many: ProposeMany) -> None:

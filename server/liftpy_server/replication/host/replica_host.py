@@ -50,21 +50,21 @@ class ReplicaHost:
 
     Args:
         node_id: Id of this node.
-        times: how patient replicas are.
-        clock: for what is monotonic.
-        proposals: takes what replicas propose to the metadata.
-        on_leadership: called when a replica begins or ceases to lead.
-        on_commits: called once after a pass in which records were committed.
-        tls: verifies leaders whose pull server speaks TLS; by default as the system does.
+        times: How patient replicas are.
+        clock: Monotonic clock.
+        proposals: Takes what replicas propose to the metadata.
+        on_leadership: Called when a replica begins or ceases to lead.
+        on_commits: Called once after a pass in which records were committed.
+        tls: Verifies leaders whose pull server speaks TLS; by default as the system does.
 
     Attributes:
-        incarnation: that this node has registered.
+        incarnation: Incarnation that this node has registered.
         replicas: Replicas, by key of the partition.
-        durability_record: keeps in mind which logs have failed; None before the node registers.
-        recent: the newest batches of the logs that lead.
-        hears: whether this node hears NATS.
-        answered_question_s: when NATS was asked the last question that was answered, by elapsed time.
-        hand_over: lets another node lead, with the leader epoch and version it is wanted in; None proposes it at once.
+        durability_record: Keeps in mind which logs have failed; None before the node registers.
+        recent: The newest batches of the logs that lead.
+        hears: Whether this node hears NATS.
+        answered_question_s: When NATS was asked the last question that was answered, by elapsed time.
+        hand_over: Lets another node lead, with the leader epoch and version it is wanted in; None proposes it at once.
     """
 
     hand_over: Callable[[LocalReplica, str, int, int], None] | None = None

@@ -39,11 +39,11 @@ class NodeSession:
 
     Args:
         metadata: Metadata of the cluster.
-        node: what others need to know of this node.
-        timeout_s: a node that is silent for so long is given up.
-        on_registered: called with every incarnation.
-        on_superseded: called when another process has registered as this node, or the cluster does not take it back.
-        failed_logs: uuid and number of partitions whose log has failed here, by what the metadata says is here.
+        node: What others need to know of this node.
+        timeout_s: A node that is silent for so long is given up.
+        on_registered: Called with every incarnation.
+        on_superseded: Called when another process has registered as this node, or the cluster does not take it back.
+        failed_logs: UUID and number of partitions whose log has failed here, by what the metadata says is here.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class NodeSession:
         """Get an incarnation. Waits for a majority of the metadata nodes, for as long as it takes.
 
         Args:
-            is_log_proven: the logs hold all that they ever counted as durable.
-            lost_logs: uuid and number of partitions of which that is not so.
+            is_log_proven: The logs hold all that they ever counted as durable.
+            lost_logs: UUID and number of partitions of which that is not so.
             failed_logs: Keys of those whose log has failed, and is not to count before there is a new copy.
             cut_logs: Keys of those whose log may lack its end.
             known_ends: Known ends of lost and failed ones, with the offset below which they are known to have held

@@ -50,8 +50,8 @@ def by_urgency(
     to follow, for without followers nothing commits. A change of nothing but the ISR is urgent for nobody.
 
     Args:
-        leads: whether this node is to lead any partition of a stream.
-        known: the streams as this node has them, by uuid.
+        leads: Whether this node is to lead any partition of a stream.
+        known: The streams as this node has them, by uuid.
     """
 
     def key(info: StreamInfo) -> tuple[bool, bool]:

@@ -28,7 +28,7 @@ class FollowedBatches(NamedTuple):
     """Whole batches of a leader, unchanged, and their headers: the `records` of a `FetchAnswered`.
 
     Attributes:
-        told: what the leader says of ordered producers that the headers do not tell of.
+        told: What the leader says of ordered producers that the headers do not tell of.
     """
 
     data: pa.Buffer
@@ -42,10 +42,10 @@ def check_batches(
     """Check that whole and well batches continue a log. Yields where the event loop may have its turn.
 
     Args:
-        data: the batches.
-        offset: the log end offset; the first batch holds it.
-        last_epoch: of the log's last record; no batch may be of an earlier epoch.
-        leader_epoch: no batch may be of a later epoch.
+        data: The batches.
+        offset: The log end offset; the first batch holds it.
+        last_epoch: Leader epoch of the log's last record; no batch may be of an earlier epoch.
+        leader_epoch: No batch may be of a later epoch.
 
     Raises:
         BatchCorruptError, BatchTruncatedError, BatchVersionError: they do not.

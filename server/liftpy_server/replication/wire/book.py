@@ -38,10 +38,10 @@ class FollowBook:
     Args:
         node_id: Id of the follower.
         bytes_max: Maximum bytes of record batches in one response.
-        wait_ms_max: for which the leader keeps a request waiting.
+        wait_ms_max: Time for which the leader keeps a request waiting, ms.
 
     Attributes:
-        hears: this node hears NATS.
+        hears: This node hears NATS.
     """
 
     def __init__(self, node_id: str, bytes_max: int, wait_ms_max: int) -> None:

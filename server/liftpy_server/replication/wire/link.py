@@ -70,15 +70,16 @@ class FollowLink:
     """Connection to one leader, for all partitions followed there. It lives on the event loop that calls `start`.
 
     Args:
-        leader: the node to follow.
-        address: where it is now; None while nobody knows.
-        on_answers: takes answers; a long response is handed on in several calls.
-        node_id: this node.
-        incarnation: of this node as the link is made, which is for the leader's log; requests carry their own.
-        times: how patient this node is.
-        tls: verifies leaders whose pull server speaks TLS; by default as the system does.
-        hears: whether this node hears NATS.
-        on_whole: told since when (event loop's clock) logs of the leader have held all that was published before, and
+        leader: The node to follow.
+        address: Where it is now; None while nobody knows.
+        on_answers: Takes answers; a long response is handed on in several calls.
+        node_id: This node.
+        incarnation: Incarnation of this node as the link is made, which is for the leader's log; requests carry their
+            own.
+        times: How patient this node is.
+        tls: Verifies leaders whose pull server speaks TLS; by default as the system does.
+        hears: Whether this node hears NATS.
+        on_whole: Told since when (event loop's clock) logs of the leader have held all that was published before, and
             their ends then.
     """
 
@@ -331,8 +332,8 @@ class FollowLink:
         """Give answers to those who still want them.
 
         Args:
-            ready: what was answered, and what replicas are told of it.
-            correlation_id: of the response when this is the last of it.
+            ready: What was answered, and what replicas are told of it.
+            correlation_id: Correlation id of the response when this is the last of it.
         """
         wanted = [(answered.key, answer) for answered, answer in ready if self._book.answered(answered)]
         if correlation_id is not None:

@@ -54,12 +54,12 @@ class CatalogKeeper:
 
     Args:
         metadata: Metadata of the cluster.
-        worker: works on the bucket.
-        clock: for times of deletion.
-        grace_s: how long after its deletion the objects of a stream stay.
-        on_error: told of what is wrong with the bucket, and of None when nothing is any more.
-        debounce_s: least time between two writes, but for those of new streams.
-        look_s: how often it looks although nothing has changed.
+        worker: Works on the bucket.
+        clock: Clock for times of deletion.
+        grace_s: How long after its deletion the objects of a stream stay.
+        on_error: Told of what is wrong with the bucket, and of None when nothing is any more.
+        debounce_s: Least time between two writes, but for those of new streams.
+        look_s: How often it looks although nothing has changed.
 
     Attributes:
         version: Version of the catalog, as it was last seen or written here; 0 before that.

@@ -19,16 +19,16 @@ class TierCounters:
     """Counts what a node has done to the bucket.
 
     Attributes:
-        uploads: objects written, of one partition or shared.
-        uploaded_bytes: of record batches in them.
-        stored_bytes: of the objects.
-        set_manifest_bytes: of the manifest of shared objects, when the node wrote it last.
-        failures: jobs that failed, by the code of their error.
-        requests: of the worker processes to the store, by kind.
-        bytes_in: that these read from the store.
-        bytes_out: that they wrote to it.
-        deleted: objects that they deleted.
-        upload_s: how long uploads took.
+        uploads: Objects written, of one partition or shared.
+        uploaded_bytes: Size of the record batches in them, bytes.
+        stored_bytes: Size of the objects, bytes.
+        set_manifest_bytes: Size of the manifest of shared objects when the node wrote it last, bytes.
+        failures: Jobs that failed, by the code of their error.
+        requests: Number of requests of the worker processes to the store, by kind.
+        bytes_in: Bytes that these read from the store.
+        bytes_out: Bytes that they wrote to it.
+        deleted: Objects that they deleted.
+        upload_s: How long uploads took.
     """
 
     uploads: int = 0

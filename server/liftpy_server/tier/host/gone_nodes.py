@@ -44,11 +44,11 @@ class GoneNodes:
 
     Args:
         members: Members of the cluster.
-        node_id: this node, which is never gone.
-        schedule: has partitions moved.
-        worker: works on the bucket.
-        clock: for the grace period.
-        grace_s: how long a session may be over.
+        node_id: This node, which is never gone.
+        schedule: Has partitions moved.
+        worker: Works on the bucket.
+        clock: Clock for the grace period.
+        grace_s: How long a session may be over.
     """
 
     def __init__(

@@ -59,14 +59,14 @@ class TierJobs:
     """Does tasks of the schedule by calls of the worker.
 
     Args:
-        config: of the bucket.
-        identity: of this node.
-        schedule: wants them.
-        partitions: those that the schedule knows.
-        worker: does them.
-        clock: for times.
-        counters: count them.
-        gone: hears which nodes hold something of a partition.
+        config: Configuration of the bucket.
+        identity: Identity of this node.
+        schedule: Wants them.
+        partitions: Those that the schedule knows.
+        worker: Does them.
+        clock: Clock for times.
+        counters: Count them.
+        gone: Hears which nodes hold something of a partition.
     """
 
     def __init__(

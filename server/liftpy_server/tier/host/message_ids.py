@@ -32,9 +32,9 @@ async def recall_message_ids(partition: Partition, start: int, worker: Worker) -
     The newest come first; what is not there after some seconds is given up, and the node's log says so.
 
     Args:
-        partition: that is led here.
-        start: where its history in the bucket begins.
-        worker: reads the bucket.
+        partition: Partition that is led here.
+        start: Where its history in the bucket begins.
+        worker: Reads the bucket.
     """
     name, number = partition.stream.name, partition.number
     try:

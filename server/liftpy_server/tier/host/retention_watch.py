@@ -33,10 +33,10 @@ class _Seen(NamedTuple):
     """A history in which everything was still wanted, but for what was given up then.
 
     Attributes:
-        place: in which leadership.
+        place: Leadership that it was seen in.
         config: Settings of the stream.
-        tiered_end: how far it went.
-        oldest_ns: timestamp of the newest record in its oldest object; 0 where there is none.
+        tiered_end: How far it went.
+        oldest_ns: Timestamp of the newest record in its oldest object; 0 where there is none.
     """
 
     place: Place
@@ -49,10 +49,10 @@ class RetentionWatch:
     """Looks at partitions in turn for what may leave the bucket.
 
     Args:
-        schedule: has starts moved.
-        partitions: those that it knows.
-        worker: looks at the bucket.
-        clock: for what is tried again.
+        schedule: Has starts moved.
+        partitions: Those that it knows.
+        worker: Looks at the bucket.
+        clock: Clock for what is tried again.
     """
 
     def __init__(

@@ -83,15 +83,15 @@ class TierSide:
         metadata: Metadata of the cluster.
         incarnation: Incarnation of this node.
         clock: Clock of the node.
-        worker: works on the bucket; by default a process of its own.
+        worker: Works on the bucket; by default a process of its own.
 
     Attributes:
-        tierer: moves history to the bucket.
-        worker: as given.
-        room: on the disk.
+        tierer: Moves history to the bucket.
+        worker: Worker that was given.
+        room: Room on the disk of the node.
         ends: Ends of partitions that are followed here.
-        reads: what consumers who read from the bucket have cost.
-        requests: asks other nodes; None until it can.
+        reads: What consumers who read from the bucket have cost.
+        requests: Asks other nodes; None until it can.
     """
 
     def __init__(

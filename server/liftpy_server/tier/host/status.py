@@ -75,8 +75,8 @@ def tier_status(tierer: Tierer, room: DiskRoom, reads: TierCounters, clock: Cloc
 
     Args:
         tierer: Tierer of the node.
-        room: on its disk.
-        reads: what reading from the bucket has cost.
+        room: Room on the disk of the node.
+        reads: What reading from the bucket has cost.
         clock: Clock of the node.
         limit: Maximum number of partitions; those in trouble come first, then those of which most waits.
     """

@@ -45,8 +45,8 @@ def waiting_bytes(segments: Sequence[Segment], tiered_end: int, end: int) -> int
 
     Args:
         segments: Segments of the log, oldest first.
-        tiered_end: the first offset that counts.
-        end: the offset after the last one that counts.
+        tiered_end: The first offset that counts.
+        end: The offset after the last one that counts.
     """
     total = 0.0
     for segment in reversed(segments):
@@ -89,8 +89,8 @@ def upload_job(partition: Partition, base: int, bytes_max: int) -> UploadJob | N
 
     Args:
         partition: Number of the partition.
-        base: where the bucket ends.
-        bytes_max: about how much; one batch at least.
+        base: Where the bucket ends.
+        bytes_max: About how much; one batch at least.
 
     Raises:
         OffsetOutOfRangeError: the log begins above `base`.
@@ -119,8 +119,8 @@ def further_objects(partition: Partition, base: int, bytes_max: int) -> tuple[Fu
 
     Args:
         partition: Number of the partition.
-        base: where the first object ends.
-        bytes_max: about how much becomes an object.
+        base: Where the first object ends.
+        bytes_max: About how much becomes an object.
 
     Raises:
         SegmentCorruptError: the log is damaged.

@@ -60,14 +60,14 @@ class Tierer:
     Args:
         config: Settings of the bucket.
         identity: Identity of this node.
-        worker: does the jobs; closed with this.
-        clock: for times.
+        worker: Does the jobs; closed with this.
+        clock: Clock for times.
         members: Members of the cluster.
 
     Attributes:
-        schedule: decides.
+        schedule: Decides what is done when.
         counters: Counters of finished work.
-        partitions: those that are led here and go to the bucket, or are not to go there and have a history in it.
+        partitions: Those that are led here and go to the bucket, or are not to go there and have a history in it.
     """
 
     def __init__(self, config: TierConfig, identity: Identity, worker: Worker, clock: Clock, members: Members) -> None:
@@ -153,7 +153,7 @@ class Tierer:
 
         Args:
             key: Key of the partition.
-            wanted: something is to be dropped below this offset, or wherever the bucket ends. What of it the bucket has
+            wanted: Something is to be dropped below this offset, or wherever the bucket ends. What of it the bucket has
                 and may lose by a change of leaders is made sure of, for the next time.
         """
         place = self.schedule.places.get(key)
@@ -191,7 +191,7 @@ class Tierer:
 
         Args:
             timeout_s: Time limit in seconds.
-            may_be_foreign: it may be another cluster's; then nothing is written to it.
+            may_be_foreign: Whether it may be another cluster's; then nothing is written to it.
 
         Raises:
             TierRefusedError: it can not be used as it is.

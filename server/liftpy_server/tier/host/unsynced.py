@@ -20,7 +20,7 @@ class Unsynced:
     """Has logs synced that wait for the bucket.
 
     Args:
-        upload_age_s: how long committed records may wait until they are made durable.
+        upload_age_s: How long committed records may wait until they are made durable.
     """
 
     def __init__(self, upload_age_s: float) -> None:

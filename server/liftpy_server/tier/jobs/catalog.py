@@ -22,7 +22,7 @@ def put_catalog(store: ObjectStore, request: PutCatalogJob) -> PutCatalogResult:
 
     Args:
         store: Object store of the bucket.
-        request: what is wanted.
+        request: What is wanted.
 
     Raises:
         ForeignBucketError: the bucket is another cluster's, or no cluster's and has other objects in it.

@@ -92,8 +92,8 @@ def run(context: Context, job: str, arguments: Any) -> Any:
 
     Args:
         context: What the jobs of the worker share.
-        job: the name of it.
-        arguments: the request as plain values.
+        job: The name of it.
+        arguments: The request as plain values.
 
     Returns:
         The result as plain values.

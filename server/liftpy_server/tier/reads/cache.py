@@ -33,11 +33,11 @@ class ChunkCache:
 
     Args:
         disk: Disk that holds the files.
-        files: the node's open files.
-        directory: for the chunks and nothing else; `wipe` empties it.
+        files: The node's open files.
+        directory: Directory for the chunks, with nothing else in it; `wipe` empties it.
         bytes_max: Maximum bytes of all chunks together while the disk has room; more only while those that somebody
             waits for do not fit.
-        now_s: the loop's clock.
+        now_s: The loop's clock.
 
     Attributes:
         bytes_max: Maximum bytes of all chunks together now.
@@ -120,7 +120,7 @@ class ChunkCache:
 
         Args:
             free_bytes: Free bytes of the disk.
-            reserve_bytes: messages are refused when less is free; as much again is kept free of chunks.
+            reserve_bytes: Messages are refused when less is free; as much again is kept free of chunks.
         """
         room = self.used_bytes + free_bytes - _RESERVES * reserve_bytes
         self.bytes_max = max(0, min(self._bytes_max_set, room))

@@ -26,19 +26,19 @@ class Chunk(Segment):
     """A fetched piece of history, which is read as a segment is.
 
     Args:
-        disk: where it is.
+        disk: Where it is.
         path: Path of the file.
         key: Key of the partition.
-        base_offset: the first offset that it answers for.
-        target_bytes: how much was asked for when it was fetched.
-        is_wanted: somebody waited for it; otherwise it was fetched ahead.
+        base_offset: The first offset that it answers for.
+        target_bytes: How much was asked for when it was fetched.
+        is_wanted: Somebody waited for it; otherwise it was fetched ahead.
 
     Attributes:
-        landed_s: when it came, by the loop's clock.
-        used_s: when it was read last.
-        is_read: somebody has read of it.
-        is_followed: what follows it was asked for.
-        following: where fetches end that follow on one another behind it, as far as that was foreseen.
+        landed_s: When it came, by the loop's clock.
+        used_s: When it was read last.
+        is_read: Somebody has read of it.
+        is_followed: What follows it was asked for.
+        following: Where fetches end that follow on one another behind it, as far as that was foreseen.
     """
 
     __slots__ = ("following", "is_followed", "is_read", "is_wanted", "key", "landed_s", "target_bytes", "used_s")

@@ -32,7 +32,7 @@ class HoleError(TierWorkError):
     """The worker found an object missing or damaged.
 
     Args:
-        hole: what can not be read, and why.
+        hole: What can not be read, and why.
     """
 
     def __init__(self, hole: Hole) -> None:
@@ -121,9 +121,9 @@ class Failures:
 
         Args:
             key: Key of the partition.
-            code: of the worker, see `TierWorkError`.
-            message: what happened.
-            now_s: by the loop's clock.
+            code: Code of the worker, see `TierWorkError`.
+            message: What happened.
+            now_s: Time by the loop's clock, seconds.
         """
         place = None if code in _OF_THE_STORE else key
         before = self._latest.get(place)

@@ -15,14 +15,14 @@ class ColdFetch:
     """One that waits for its turn, or is under way.
 
     Args:
-        partition: of which.
-        offset: the first that is wanted.
-        target_bytes: about how much to fetch.
-        is_wanted: somebody waits for it.
-        until: where it was foreseen to end; None where nobody can tell.
+        partition: Partition that is fetched.
+        offset: The first that is wanted.
+        target_bytes: About how much to fetch.
+        is_wanted: Somebody waits for it.
+        until: Where it was foreseen to end; None where nobody can tell.
 
     Attributes:
-        is_slow: it has been under way for long.
+        is_slow: Whether it has been under way for long.
     """
 
     __slots__ = ("is_slow", "is_wanted", "offset", "partition", "target_bytes", "until")

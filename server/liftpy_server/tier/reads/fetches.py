@@ -58,11 +58,11 @@ class Fetches:
     """The fetches that wait, and those under way.
 
     Args:
-        worker: reads the bucket.
-        cache: takes what comes.
-        disk: where the cache is.
-        executor: reads from the disk.
-        read_ahead_bytes: how far a reader is kept ahead of, at most.
+        worker: Reads the bucket.
+        cache: Takes what comes.
+        disk: Where the cache is.
+        executor: Reads from the disk.
+        read_ahead_bytes: How far a reader is kept ahead of, at most.
 
     Attributes:
         failures: Failures of partitions that can not be read now.

@@ -21,10 +21,10 @@ class ColdCounters:
     """What reads from the bucket came to since the node started.
 
     Attributes:
-        fetches: that brought something.
+        fetches: Number of fetches that brought something.
         fetched_bytes: Bytes of record batches.
-        hits: reads of what was in the cache already, because somebody had read it before or it was fetched ahead.
-        failures: fetches that failed, by the code of their error.
+        hits: Reads of what was in the cache already, because somebody had read it before or it was fetched ahead.
+        failures: Fetches that failed, by the code of their error.
     """
 
     fetches: int = 0
@@ -40,8 +40,8 @@ class ColdStatus:
     Attributes:
         counters: Counters of the reads.
         cache_bytes: Maximum bytes of the disk, now.
-        cache_bytes_max: how much it may be now; less than the setting while the disk is short.
-        waiting: fetches that wait for their turn, or are under way.
+        cache_bytes_max: How much it may be now; less than the setting while the disk is short.
+        waiting: Fetches that wait for their turn, or are under way.
     """
 
     counters: ColdCounters

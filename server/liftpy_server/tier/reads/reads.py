@@ -62,13 +62,13 @@ class ColdReads:
     """Reads of partitions of which the bucket has more than the log. To be made and used in the event loop.
 
     Args:
-        worker: reads the bucket; closed with this.
+        worker: Reads the bucket; closed with this.
         disk: Disk of the node.
-        files: the node's open files.
-        executor: reads from the disk.
-        directory: for what is fetched; nothing else is in it, and what was is deleted by `start`.
+        files: The node's open files.
+        executor: Reads from the disk.
+        directory: Directory for what is fetched; nothing else is in it, and what was is deleted by `start`.
         cache_bytes: Maximum bytes of all that is fetched.
-        read_ahead_bytes: how far a reader is kept ahead of, at most.
+        read_ahead_bytes: How far a reader is kept ahead of, at most.
     """
 
     def __init__(
@@ -127,11 +127,11 @@ class ColdReads:
         """Whole batches from the one that holds `offset`, see `is_cold`; none while they are being fetched.
 
         Args:
-            partition: led here.
-            offset: first offset wanted.
-            bytes_max: about how much; the first batch is given out whatever its size.
-            hint: the last slice of the previous read.
-            wake: called once when they are there or can not be had, unless `stop_waiting` takes that back.
+            partition: Led here.
+            offset: First offset wanted.
+            bytes_max: About how much; the first batch is given out whatever its size.
+            hint: The last slice of the previous read.
+            wake: Called once when they are there or can not be had, unless `stop_waiting` takes that back.
 
         Raises:
             ColdUnavailableError: they can not be had now.

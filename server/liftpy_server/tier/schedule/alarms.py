@@ -44,11 +44,11 @@ class StoreHealth:
 
     Attributes:
         state: State of the store.
-        code: of the error that said so; "" while it is well.
-        message: for people; "" while it is well.
-        since_s: since when it is as it is.
-        is_proven: it has been found to be usable at least once.
-        failures: one after the other.
+        code: Code of the error that said so; "" while it is well.
+        message: Message for people; "" while it is well.
+        since_s: Time since when it is as it is, seconds.
+        is_proven: Whether it has been found to be usable at least once.
+        failures: One after the other.
     """
 
     def __init__(self, now_s: float) -> None:
@@ -83,10 +83,10 @@ class StoreHealth:
         """A job said something bad of the store. Returns whether people are to be told.
 
         Args:
-            code: one of `STORE_CODES`.
+            code: One of `STORE_CODES`.
             message: Error text.
             now_s: Current time in seconds.
-            was_tried: it was the one that was to find out.
+            was_tried: Whether it was the one that was to find out.
         """
         if was_tried:
             self._is_tried = False
@@ -139,8 +139,8 @@ class StoreHealth:
         """What waits for the bucket. Returns whether people are to be told, of slowness or of its end.
 
         Args:
-            oldest_s: how long the oldest has been waiting.
-            allowed_s: what is slow.
+            oldest_s: How long the oldest has been waiting.
+            allowed_s: What is slow.
             now_s: Current time in seconds.
         """
         is_slow = oldest_s > allowed_s
@@ -169,10 +169,10 @@ def room_s(free_bytes: int, reserve_bytes: int, grown_bytes: int, passed_s: floa
     """How long a disk lasts; None while it does not fill.
 
     Args:
-        free_bytes: on it now.
-        reserve_bytes: of them, what is never used.
-        grown_bytes: what was used up in `passed_s`.
-        passed_s: since when.
+        free_bytes: Free bytes of the disk now.
+        reserve_bytes: Bytes of the disk that are never used.
+        grown_bytes: What was used up in `passed_s`.
+        passed_s: Time since when, seconds.
     """
     if passed_s <= 0 or grown_bytes <= 0:
         return None

@@ -43,11 +43,11 @@ class Found(NamedTuple):
     """What a leadership finds of a partition in the bucket, besides where it begins and ends.
 
     Attributes:
-        set_bytes: of it, in shared objects.
-        new_bytes: of it, that key compaction has not looked at.
-        merges: there are objects of its own to be merged.
-        may_have_garbage: somebody has written it before.
-        proven_end: what is below counts for good, see `Place`.
+        set_bytes: Size of what it has in shared objects, bytes.
+        new_bytes: Size of what key compaction has not looked at, bytes.
+        merges: There are objects of its own to be merged.
+        may_have_garbage: Somebody has written it before.
+        proven_end: What is below counts for good, see `Place`.
     """
 
     set_bytes: int = 0
@@ -61,11 +61,11 @@ class Trouble(NamedTuple):
     """What is wrong with one partition.
 
     Attributes:
-        job: that met it.
-        code: of the worker's error.
+        job: Job that met the trouble.
+        code: Code of the worker's error.
         message: Error text.
-        since_s: when it was met first.
-        stops: it is not tried again in this leadership.
+        since_s: When it was met first.
+        stops: Whether it is not tried again in this leadership.
     """
 
     job: Job
@@ -80,11 +80,11 @@ class Limits:
     """When things are due; see `TierConfig` for the rest.
 
     Attributes:
-        jobs_max: claims and uploads at once.
-        upkeep_max: other jobs at once.
-        members_max: partitions that share an object.
-        back_off_s: after a first failure; it doubles with each further one.
-        back_off_s_max: never longer than this.
+        jobs_max: Claims and uploads at once.
+        upkeep_max: Other jobs at once.
+        members_max: Partitions that share an object.
+        back_off_s: Time to wait after a first failure, seconds; it doubles with each further one.
+        back_off_s_max: Never longer than this.
     """
 
     upload_bytes: int
@@ -110,29 +110,30 @@ class Place:
 
     Attributes:
         key: Key of the partition.
-        slot: where it stands in a set manifest.
-        epoch: leader epoch of this leadership.
-        phase: see `Phase`.
-        tiered_end: the bucket has what is below, as far as this leadership knows.
-        proven_end: what is below counts in the bucket whoever leads next. What a leader shares after it was deposed,
+        slot: Where it stands in a set manifest.
+        epoch: Leader epoch of this leadership.
+        phase: See `Phase`.
+        tiered_end: The bucket has what is below, as far as this leadership knows.
+        proven_end: What is below counts in the bucket whoever leads next. What a leader shares after it was deposed,
             which it may not know of, does not: so disks keep what lies above.
-        start: the first offset that the bucket keeps, as far as this leadership knows.
-        wanted_start: nobody wants what is below; the bucket's start is to come here.
-        end: records below are committed and durable.
+        start: The first offset that the bucket keeps, as far as this leadership knows.
+        wanted_start: Nobody wants what is below; the bucket's start is to come here.
+        end: Records below are committed and durable.
         bytes: Bytes of record batches between `tiered_end` and `end`, about.
-        since_s: since when the oldest of them waits; None where there are none.
-        is_busy: a job of it runs.
-        is_claim_wanted: it is to be claimed although nothing of it waits.
-        is_alone: it is not to share an object: the last that it was to share failed.
-        has_producers: it is not to share an object: roots remember ordered producers, and manifests of sets do not.
-        failures: one after the other.
-        until_s: no job before this, after a failure.
+        since_s: Time since when the oldest of them waits, seconds; None where there are none.
+        is_busy: A job of it runs.
+        is_claim_wanted: Whether it is to be claimed although nothing of it waits.
+        is_alone: Whether it is not to share an object: the last that it was to share failed.
+        has_producers: Whether it has ordered producers and may not share an object: roots remember them, and manifests
+            of sets do not.
+        failures: One after the other.
+        until_s: No job before this, after a failure.
         set_bytes: Bytes of record batches in shared objects since it got an object of its own.
         object_bytes: Bytes of record batches in objects of its own since these were merged.
         new_bytes: Bytes of record batches since key compaction looked at it last.
-        trouble: what is wrong; None while all is well.
-        counted_bytes: what the queue counts of its bytes.
-        queue: the one queue of the schedule in which it stands.
+        trouble: What is wrong; None while all is well.
+        counted_bytes: What the queue counts of its bytes.
+        queue: The one queue of the schedule in which it stands.
     """
 
     __slots__ = (
@@ -202,7 +203,7 @@ class Task(NamedTuple):
 
     Attributes:
         job: The job.
-        places: of which partitions; of one but for shared objects, and of none where it concerns the bucket as a whole.
+        places: Partitions that it is for: one but for shared objects, and none where it concerns the bucket as a whole.
             What becomes of it counts only while they are those of the schedule.
         began_s: Start time in seconds.
     """

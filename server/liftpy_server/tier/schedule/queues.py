@@ -29,7 +29,7 @@ class Queues:
     """The partitions that wait to be uploaded.
 
     Args:
-        limits: when things are due.
+        limits: When things are due.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -123,7 +123,7 @@ class Queues:
 
         Args:
             now_s: Current time in seconds.
-            are_claimed: partitions are being claimed, which may go with the others in a moment.
+            are_claimed: Partitions are being claimed, which may go with the others in a moment.
         """
         limits = self._limits
         is_full = self._small_bytes >= limits.upload_bytes or len(self._small) >= limits.members_max

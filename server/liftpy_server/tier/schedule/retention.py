@@ -24,9 +24,9 @@ class StoredLimits(NamedTuple):
     """What the objects of a partition may hold.
 
     Attributes:
-        before_ns: what is older may go; 0 is no limit.
+        before_ns: What is older may go; 0 is no limit.
         stored_bytes_max: Bytes of the objects that lie below `below`, so much may stay; -1 is no limit.
-        below: what the bucket holds from there on is counted as part of the log.
+        below: What the bucket holds from there on is counted as part of the log.
     """
 
     before_ns: int
@@ -50,8 +50,8 @@ def local_start(segments: Sequence[Segment], config: StreamConfig, before_ns: in
     Args:
         segments: Segments of the log, oldest first.
         config: Settings of the stream.
-        before_ns: records with an earlier time are older than `local_age_s`.
-        tiered_end: the bucket has everything below.
+        before_ns: Records with an earlier time are older than `local_age_s`.
+        tiered_end: The bucket has everything below.
     """
     offset = retention_offset(
         segments,
@@ -67,7 +67,7 @@ def counted_start(config: StreamConfig, end: int) -> int:
 
     Args:
         config: Settings of the stream.
-        end: the offset after the last record.
+        end: The offset after the last record.
     """
     return max(0, end - config.retention_messages) if config.retention_messages else 0
 
@@ -77,9 +77,9 @@ def stored_limits(config: StreamConfig, before_ns: int, *, local_bytes: int, log
 
     Args:
         config: Settings of the stream.
-        before_ns: records with an earlier time are older than the stream's retention says; 0 is no limit.
+        before_ns: Records with an earlier time are older than the stream's retention says; 0 is no limit.
         local_bytes: Bytes of record batches in the log.
-        log_start: where the log begins: what the bucket holds from there on is counted as part of the log.
+        log_start: Where the log begins: what the bucket holds from there on is counted as part of the log.
     """
     if not (config.retention_age_s or config.retention_bytes):
         return None

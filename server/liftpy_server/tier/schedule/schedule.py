@@ -41,11 +41,11 @@ class Schedule:
     """Says what is to be done with the bucket next. Times are seconds of a clock that never goes back.
 
     Args:
-        limits: when things are due.
+        limits: When things are due.
         now_s: Current time in seconds.
 
     Attributes:
-        places: the partitions that this node leads and that go to the bucket.
+        places: The partitions that this node leads and that go to the bucket.
         health: Health of the store.
     """
 
@@ -68,7 +68,7 @@ class Schedule:
         Args:
             key: Key of the partition.
             epoch: Epoch of the leader.
-            has_history: there is something in its log, or below its start, so that the bucket may have something.
+            has_history: There is something in its log, or below its start, so that the bucket may have something.
         """
         before = self.places.get(key)
         if before is not None and before.epoch == epoch:
@@ -90,7 +90,7 @@ class Schedule:
 
         Args:
             key: Key of the partition.
-            end: records below are committed and durable.
+            end: Records below are committed and durable.
             waiting_bytes: Bytes of record batches between its tiered end and there, about.
             now_s: Current time in seconds.
         """
@@ -283,7 +283,7 @@ class Schedule:
 
         Args:
             task: The task.
-            code: of the worker's error.
+            code: Code of the worker's error.
             message: Error text.
             now_s: Current time in seconds.
         """

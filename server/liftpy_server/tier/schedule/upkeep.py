@@ -22,12 +22,12 @@ class Upkeep:
     """Says what is to be done in the bucket besides uploads.
 
     Args:
-        limits: when things are due.
+        limits: When things are due.
         now_s: Current time in seconds.
 
     Attributes:
-        running: how many of its jobs run.
-        are_sets_written: shared objects may have been written since those of no use were collected last.
+        running: How many of its jobs run.
+        are_sets_written: Shared objects may have been written since those of no use were collected last.
     """
 
     def __init__(self, limits: Limits, now_s: float) -> None:

@@ -38,10 +38,10 @@ class TierWorker:
     """A worker process, which is started when it is needed.
 
     Args:
-        settings: the tier configuration as plain values; `context.Context.open` says what is read of it.
+        settings: The tier configuration as plain values; `context.Context.open` says what is read of it.
         name: "upload" (which goes behind all other processes) or "read".
-        jobs_max: how many calls the worker has at once.
-        silence_max_s: how long it may say nothing of a call.
+        jobs_max: How many calls the worker has at once.
+        silence_max_s: How long it may say nothing of a call.
     """
 
     def __init__(
@@ -105,9 +105,9 @@ class _Call:
 
     Attributes:
         kind: Kind of its result.
-        answer: its outcome.
-        heard_s: when the worker spoke of it last, or got it, by the loop's clock.
-        is_begun: the worker has spoken of it.
+        answer: Future of the outcome.
+        heard_s: When the worker spoke of it last, or got it, by the loop's clock.
+        is_begun: The worker has spoken of it.
     """
 
     __slots__ = ("answer", "heard_s", "is_begun", "kind")

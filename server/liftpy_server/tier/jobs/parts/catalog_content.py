@@ -82,12 +82,12 @@ def merged(
     """Merge streams into the catalog; returns the next version.
 
     Args:
-        before: as it was read; None when there is none.
+        before: Catalog as it was read; None when there is none.
         cluster_id: Id of this cluster.
-        streams: what `Description` says of those that are there.
-        deleted: uuids of those that were deleted last.
-        collected: uuids of those that were deleted and of which the bucket holds nothing more.
-        now_ns: when those that are marked now were deleted, about.
+        streams: What `Description` says of those that are there.
+        deleted: UUIDs of those that were deleted last.
+        collected: UUIDs of those that were deleted and of which the bucket holds nothing more.
+        now_ns: When those that are marked now were deleted, about.
 
     Returns:
         It, with the next version; None when nothing changes.

@@ -41,16 +41,17 @@ class Context:
     """What the jobs of one worker share; any number of threads may use it.
 
     Args:
-        store: the bucket; every request is counted.
-        new_id: a new name for an attempt, each time another one.
-        now_ns: the wall clock, ns since the epoch.
-        memory_bytes_max: that jobs work with at a time: objects that are made in memory, and what goes into them.
-        object_bytes: how large merging makes stream objects.
-        grace_ns: how long a shared object that no manifest names may lie around.
+        store: The bucket; every request is counted.
+        new_id: A new name for an attempt, each time another one.
+        now_ns: The wall clock, ns since the epoch.
+        memory_bytes_max: Memory that jobs work with at a time, bytes: objects that are made in memory, and what goes
+            into them.
+        object_bytes: How large merging makes stream objects.
+        grace_ns: How long a shared object that no manifest names may lie around.
 
     Attributes:
-        pages: of set manifests.
-        sets_looked_ns: when all roots were read last of which shared objects of a node hold something, by node.
+        pages: Pages of set manifests.
+        sets_looked_ns: When all roots were read last of which shared objects of a node hold something, by node.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ def body_of(context: Context, file: BinaryIO) -> Iterator[memoryview]:
 
     Args:
         context: What the jobs of the worker share.
-        file: not empty, and not written to meanwhile.
+        file: Not empty, and not written to meanwhile.
     """
     file.flush()
     size = os.fstat(file.fileno()).st_size

@@ -28,8 +28,8 @@ class LoadedCache(Generic[Loaded]):
 
     Args:
         weight_max: Maximum weight of all that is kept.
-        weigh: how much one is.
-        version: of one; an older one never takes the place of a newer one.
+        weigh: How much one is.
+        version: Gives the version of a value; an older one never takes the place of a newer one.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class LoadedCache(Generic[Loaded]):
 
         Args:
             key: Key of the manifest.
-            waiting: called now and then until it begins.
+            waiting: Called now and then until it begins.
         """
         stripe = self._stripes[hash(key) % _STRIPES]
         while not stripe.acquire(timeout=_LOOK_S):

@@ -47,8 +47,8 @@ def move_members(context: Context, path: PartitionPath, epoch: int, until: int =
     Args:
         context: What the jobs of the worker share.
         path: Path of the partition.
-        epoch: leader epoch of its leader.
-        until: what lies from this offset on stays where it is.
+        epoch: Leader epoch of its leader.
+        until: What lies from this offset on stays where it is.
 
     Raises:
         LineageError: this leader has no claim in force.

@@ -21,7 +21,7 @@ class MemoryBudget:
     """Bytes to be taken and given back; whoever finds too few of them waits.
 
     Args:
-        bytes_max: what there is. Who wants more than that gets all of it, alone.
+        bytes_max: What there is. Who wants more than that gets all of it, alone.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -35,7 +35,7 @@ class MemoryBudget:
 
         Args:
             size: Size in bytes.
-            waiting: called now and then until it begins.
+            waiting: Called now and then until it begins.
         """
         wanted = min(size, self.bytes_max)
         while not self._take(wanted):

@@ -33,7 +33,7 @@ def run_to_merge(sizes: Sequence[int], object_bytes: int) -> range:
 
     Args:
         sizes: Sizes of objects that follow on one another, oldest first, bytes.
-        object_bytes: none grows beyond this. Those of more than half of it stay as they are.
+        object_bytes: None grows beyond this. Those of more than half of it stay as they are.
     """
     levels = [_level_of(size) if size * 2 <= object_bytes else None for size in sizes]
     for level in sorted({level for level in levels if level is not None}):

@@ -27,7 +27,7 @@ class Naming:
 
     Args:
         store: Object store of the bucket.
-        new_id: a new name for an attempt, each time another one.
+        new_id: A new name for an attempt, each time another one.
     """
 
     def __init__(self, store: ObjectStore, new_id: Callable[[], str]) -> None:

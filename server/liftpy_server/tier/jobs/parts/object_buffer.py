@@ -22,7 +22,7 @@ class ObjectBuffer:
     """Memory that one object is written into. A context manager, at whose end the memory goes.
 
     Args:
-        expected_bytes: about how large the object becomes; it may become larger. What is not written takes no memory.
+        expected_bytes: About how large the object becomes; it may become larger. What is not written takes no memory.
     """
 
     def __init__(self, expected_bytes: int) -> None:

@@ -25,7 +25,7 @@ class ProducersBelow:
 
     Args:
         end: The offset.
-        told: what the leader knows.
+        told: What the leader knows.
     """
 
     def __init__(self, end: int, told: Producers) -> None:

@@ -16,7 +16,7 @@ class ReadAheadStore(ObjectStore):
     """Passes everything on but ranged reads, of which it keeps one piece per object; for one thread.
 
     Args:
-        store: what is behind it.
+        store: What is behind it.
         window_bytes: Minimum bytes of a piece.
         sizes: Sizes of the objects that are read in ranges, by key, bytes.
     """

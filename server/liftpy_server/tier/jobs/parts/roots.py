@@ -47,8 +47,8 @@ class Created(NamedTuple):
     """An object that was written to be named by a root.
 
     Attributes:
-        key: of it.
-        born: version of the root as it was known when the object was begun, see `boundary`.
+        key: Key of the object.
+        born: Version of the root as it was known when the object was begun, see `boundary`.
     """
 
     key: str
@@ -101,9 +101,9 @@ def check_never_was(context: Context, path: PartitionPath, log_start: int) -> No
     A log that begins with its first record has all there ever was, and needs no look.
 
     Args:
-        context: of the worker.
-        path: of the partition.
-        log_start: where the local log begins.
+        context: Context of the worker.
+        path: Path of the partition.
+        log_start: Where the local log begins.
 
     Raises:
         RootMissingError: there are objects that it must have named.
@@ -117,10 +117,10 @@ def check_sets_are_there(context: Context, root: Root, end: int, log_start: int)
     """Check, where neither bucket nor log has some offsets, that nobody has deleted a set manifest that has them.
 
     Args:
-        context: of the worker.
-        root: of the partition.
-        end: where the history in the bucket ends.
-        log_start: where the local log begins.
+        context: Context of the worker.
+        root: Root of the partition.
+        end: Where the history in the bucket ends.
+        log_start: Where the local log begins.
 
     Raises:
         RootMissingError: a node that has claimed the partition has shared objects, and no manifest of them.
@@ -142,11 +142,11 @@ def commit(
     """Change a root.
 
     Args:
-        context: of the worker.
-        path: of the partition.
-        change_of: the change, made of the root as it is; None where there is nothing to change. What it raises counts
+        context: Context of the worker.
+        path: Path of the partition.
+        change_of: The change, made of the root as it is; None where there is nothing to change. What it raises counts
             only when the root was looked at just before.
-        created: an object that the change names.
+        created: An object that the change names.
 
     Raises:
         OvertakenError: others were faster each time, or so slow were we that what was created may be collected.
@@ -189,9 +189,9 @@ def resolved(context: Context, root: Root, own: str = "") -> Resolved:
     """What the bucket holds of a partition, set members included.
 
     Args:
-        context: of the worker.
-        root: of the partition.
-        own: the node whose set manifest nobody but this process writes; "" if none. All others are looked at.
+        context: Context of the worker.
+        root: Root of the partition.
+        own: The node whose set manifest nobody but this process writes; "" if none. All others are looked at.
     """
     path = PartitionPath(root.uuid, root.partition)
     parts: dict[str, SetPart] = {}

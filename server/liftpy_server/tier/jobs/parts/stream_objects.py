@@ -28,8 +28,8 @@ class Stored(NamedTuple):
     """A stream object that no root names yet.
 
     Attributes:
-        pointer: to it.
-        created: what its commit must know of it.
+        pointer: Pointer to the object.
+        created: What its commit must know of it.
     """
 
     pointer: StreamObjectPointer
@@ -42,8 +42,8 @@ class Draft(NamedTuple):
     Attributes:
         key: Key of the object.
         nonce: Nonce of the write.
-        sink: holds its bytes.
-        pointer: to it; where it has no records the times are still to be said.
+        sink: Holds its bytes.
+        pointer: Pointer to the object; where it has no records the times are still to be said.
     """
 
     key: str
@@ -75,11 +75,11 @@ def drafted(
         context: What the jobs of the worker share.
         path: Path of the partition.
         sources: Sources of the rows, in the order of their offsets, all within the range.
-        base: the first offset.
-        end: the offset after the last one.
-        epoch: leader epoch of the writer.
-        keeps_replies: whether there is a column for replies.
-        expected_bytes: about how large the object becomes, where that is known.
+        base: The first offset.
+        end: The offset after the last one.
+        epoch: Leader epoch of the writer.
+        keeps_replies: Whether there is a column for replies.
+        expected_bytes: About how large the object becomes, where that is known.
     """
     nonce = context.new_id()
     with ObjectBuffer(expected_bytes) as sink:

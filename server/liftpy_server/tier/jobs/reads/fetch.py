@@ -100,7 +100,7 @@ def offset_at_time(store: ObjectStore, request: OffsetAtTimeJob) -> OffsetAtTime
 
     Args:
         store: Object store of the bucket.
-        request: what is wanted.
+        request: What is wanted.
 
     Raises:
         TierError: the bucket can not be read.
@@ -118,7 +118,7 @@ def fetch(store: ObjectStore, request: FetchChunkJob) -> FetchChunkResult:
 
     Args:
         store: Object store of the bucket.
-        request: what is wanted.
+        request: What is wanted.
 
     Raises:
         TierError: the bucket can not be read, or does not have the offset.
@@ -189,9 +189,9 @@ class _Cover:
     """Writes batches that cover a range without holes.
 
     Attributes:
-        start: the first offset of what was written.
-        end: the one after the last; None while nothing was.
-        size: bytes that were written.
+        start: The first offset of what was written.
+        end: The one after the last; None while nothing was.
+        size: Bytes that were written.
     """
 
     def __init__(self, version: TierVersion, wanted: Wanted, file: File) -> None:

@@ -34,9 +34,9 @@ class HoleError(TierError):
     """Offsets that can not be read, because an object is missing or damaged.
 
     Args:
-        start: the first of them.
-        end: the one after the last of them.
-        error: what is wrong with the object.
+        start: The first of them.
+        end: The one after the last of them.
+        error: What is wrong with the object.
     """
 
     def __init__(self, start: int, end: int, error: ObjectMissingError | ObjectCorruptError) -> None:
@@ -64,8 +64,8 @@ class Span(NamedTuple):
     """A row group with the offsets that it answers for; without a row group where there are no rows.
 
     Attributes:
-        size: bytes of its rows, decoded.
-        is_last: of its object.
+        size: Bytes of its rows, decoded.
+        is_last: Whether it is the last of its object.
     """
 
     piece: Piece
@@ -81,8 +81,8 @@ class ReadRun(NamedTuple):
     """Spans of one object that are neighbours.
 
     Attributes:
-        spans: in their order.
-        fetched: their bytes; None where there are none, or where they could not be fetched together.
+        spans: Spans in their order.
+        fetched: Bytes of the row groups; None where there are none, or where they could not be fetched together.
     """
 
     spans: list[Span]
@@ -98,8 +98,8 @@ class Runs:
     """Runs of spans, each fetched with one request while the one before it is in use. To be closed, by `with`.
 
     Args:
-        spans: what is read, in order.
-        bytes_max: about how much of them.
+        spans: What is read, in order.
+        bytes_max: About how much of them.
     """
 
     def __init__(self, spans: Iterator[Span], bytes_max: int) -> None:
@@ -117,7 +117,8 @@ class Runs:
         """The next one; None at the end.
 
         Args:
-            bytes_wanted: of rows. Where this run has fewer, the one after it is fetched meanwhile.
+            bytes_wanted: Size of the rows that are wanted. Where this run has fewer, the one after it is fetched
+                meanwhile.
 
         Raises:
             HoleError: what comes next can not be read.
@@ -165,8 +166,8 @@ def spans_of(version: TierVersion, root_file: RootFile, wanted: Wanted, *, is_ne
     Args:
         version: Version of the partition.
         root_file: Root file of the partition.
-        wanted: what of it.
-        is_needed: one span at least, if there is any, also where it begins behind what is `enough`.
+        wanted: What of it.
+        is_needed: One span at least, if there is any, also where it begins behind what is `enough`.
 
     Raises:
         HoleError: what comes next can not be read.
@@ -192,9 +193,9 @@ def cuts_of(spans: Iterator[Span], bytes_max: int, growth: float) -> Iterator[in
     """Where fetches end that take all of these spans, one after the other.
 
     Args:
-        spans: in order.
-        bytes_max: about how many bytes of batches each writes.
-        growth: how many bytes of batches come of one byte of rows.
+        spans: Spans in order.
+        bytes_max: About how many bytes of batches each writes.
+        growth: How many bytes of batches come of one byte of rows.
 
     Raises:
         TierError: as the spans do.

@@ -40,7 +40,7 @@ def message_ids(store: ObjectStore, request: MessageIdsJob) -> MessageIdsResult:
 
     Args:
         store: Object store of the bucket.
-        request: what is wanted.
+        request: What is wanted.
 
     Raises:
         TierError: the bucket can not be read.

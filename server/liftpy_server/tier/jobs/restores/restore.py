@@ -35,8 +35,8 @@ def read_catalog(context: Context, request: ReadCatalogJob) -> ReadCatalogResult
     """Read the owner of the bucket, and a page of the streams that can be restored, ordered by uuid.
 
     Args:
-        context: with the store.
-        request: what is wanted.
+        context: Context with the store.
+        request: What is wanted.
 
     Raises:
         ObjectMissingError: there is no catalog.
@@ -68,8 +68,8 @@ def take_catalog(context: Context, request: TakeCatalogJob) -> TakeCatalogResult
     """Make the bucket of a cluster that is gone this cluster's own.
 
     Args:
-        context: with the store.
-        request: what is wanted.
+        context: Context with the store.
+        request: What is wanted.
 
     Raises:
         ForeignBucketError: it is yet another cluster's.
@@ -100,8 +100,8 @@ def look_at_partitions(context: Context, request: LookAtPartitionsJob) -> LookAt
     """Where the history of partitions ends in the bucket.
 
     Args:
-        context: with the store.
-        request: what is wanted.
+        context: Context with the store.
+        request: What is wanted.
     """
     bucket = Bucket(context.store, new_id=context.new_id, tell=context.progress)
     plans = bucket.look([PartitionPath(uuid, number) for uuid, number in request.partitions])
@@ -112,8 +112,8 @@ def fence_streams(context: Context, request: FenceStreamsJob) -> FenceStreamsRes
     """Have nobody add anything to streams any more, and tell where they end.
 
     Args:
-        context: with the store.
-        request: what is wanted.
+        context: Context with the store.
+        request: What is wanted.
 
     Raises:
         ForeignBucketError: the bucket is another cluster's.

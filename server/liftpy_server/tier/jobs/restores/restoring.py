@@ -52,17 +52,17 @@ class PartitionPlan:
     """What the bucket holds of a partition.
 
     Attributes:
-        uuid: of its stream.
-        partition: its number.
-        start: the first offset that is still wanted.
-        end: the offset after the last one: the recovery point.
-        last_epoch: the highest leader epoch that the bucket knows of, of a record or of a claim; 0 for none.
-        record_epoch: leader epoch of the last record; -1 where there is none.
-        records: how many there are.
-        stored_bytes: of the objects that hold only this partition's records.
-        newest_ns: timestamp of the last record, ns; 0 when there is none.
-        problem: why it is not as it should be; "" when nothing is wrong.
-        is_readable: what the bucket says of it makes sense; otherwise nothing else here is known.
+        uuid: UUID of the stream.
+        partition: Number of the partition.
+        start: The first offset that is still wanted.
+        end: The offset after the last one: the recovery point.
+        last_epoch: The highest leader epoch that the bucket knows of, of a record or of a claim; 0 for none.
+        record_epoch: Leader epoch of the last record; -1 where there is none.
+        records: How many there are.
+        stored_bytes: Size of the objects that hold only this partition's records, bytes.
+        newest_ns: Timestamp of the last record, ns; 0 when there is none.
+        problem: Why it is not as it should be; "" when nothing is wrong.
+        is_readable: What the bucket says of it makes sense; otherwise nothing else here is known.
     """
 
     uuid: str
@@ -102,9 +102,9 @@ class StreamPlan:
     """A stream of the cluster that is gone.
 
     Attributes:
-        uuid: of it.
-        stream: what the catalog says of it.
-        partitions: by number.
+        uuid: UUID of the stream.
+        stream: What the catalog says of it.
+        partitions: Partitions by number.
     """
 
     uuid: str
@@ -117,8 +117,8 @@ class RestorePlan:
     """What can be restored.
 
     Attributes:
-        cluster_id: of the cluster that is gone.
-        streams: those that were not deleted, in the order of their names.
+        cluster_id: Cluster id of the cluster that is gone.
+        streams: Those that were not deleted, in the order of their names.
     """
 
     cluster_id: str
@@ -147,9 +147,9 @@ class Bucket:
     count.
 
     Args:
-        store: the bucket.
-        new_id: a new name for an attempt, each time another one.
-        tell: called as partitions are read; says that the work goes on.
+        store: The bucket.
+        new_id: A new name for an attempt, each time another one.
+        tell: Called as partitions are read; says that the work goes on.
     """
 
     def __init__(
@@ -166,8 +166,8 @@ class Bucket:
         """Read where all partitions of all streams end.
 
         Args:
-            catalog: of the cluster that is gone.
-            progress: told of how many partitions are read, of how many.
+            catalog: Catalog of the cluster that is gone.
+            progress: Told of how many partitions are read, of how many.
 
         Raises:
             StoreError: the bucket can not be read.
@@ -199,8 +199,8 @@ class Bucket:
         """Read where partitions end, and have none of the leaders that were add anything that counts.
 
         Args:
-            paths: of the partitions; those of which the bucket holds nothing get a root.
-            node: who does that.
+            paths: Paths of the partitions; those of which the bucket holds nothing get a root.
+            node: Id of the node that does it.
 
         Raises:
             OvertakenError: somebody else goes on writing.
@@ -309,7 +309,7 @@ class _Set:
     """The set manifest of a node as it was read; one read again is another one.
 
     Attributes:
-        loaded: it; None where the node has none.
+        loaded: Set manifest; None where the node has none.
     """
 
     loaded: LoadedSet | None

@@ -29,8 +29,8 @@ def retain(context: Context, request: RetainJob) -> RetainResult:
     """Let go of what lies below an offset, and delete it; what a pin holds stays, and so does what is above it.
 
     Args:
-        context: of the worker.
-        request: what is wanted.
+        context: Context of the worker.
+        request: What is wanted.
 
     Raises:
         LineageError: this leader has no claim in force.
@@ -50,8 +50,8 @@ def collect(context: Context, request: CollectJob) -> CollectResult:
     """Delete what no root, snapshot or pin names.
 
     Args:
-        context: of the worker.
-        request: what is wanted.
+        context: Context of the worker.
+        request: What is wanted.
     """
     collected = _collect(context, path_of(request), 0, request.grace_ns)
     return CollectResult(deleted=collected.deleted, freed=collected.freed, more=collected.more, pinned=collected.pinned)
@@ -61,8 +61,8 @@ def collect_sets(context: Context, request: CollectSetsJob) -> CollectSetsResult
     """Merge the shared objects of a node, without what counts no more, and delete those that are not needed any more.
 
     Args:
-        context: of the worker.
-        request: what is wanted.
+        context: Context of the worker.
+        request: What is wanted.
 
     Raises:
         LineageError: a later incarnation of the node has written.
@@ -100,8 +100,8 @@ def drop_stream(context: Context, request: DropStreamJob) -> DropStreamResult:
     What nothing names may be somebody's work in progress: a fork, or an upload that was late. It has the grace period.
 
     Args:
-        context: of the worker.
-        request: what is wanted.
+        context: Context of the worker.
+        request: What is wanted.
     """
     deleted, freed, pinned = 0, 0, False
     for partition in range(request.partitions):

@@ -42,7 +42,7 @@ def compact(context: Context, request: CompactJob) -> CompactResult:
 
     Args:
         context: What the jobs of the worker share.
-        request: what is wanted.
+        request: What is wanted.
 
     Raises:
         LineageError: this leader has no claim in force.

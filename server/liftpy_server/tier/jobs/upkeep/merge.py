@@ -41,7 +41,7 @@ def merge(context: Context, request: MergeJob) -> MergeResult:
 
     Args:
         context: What the jobs of the worker share.
-        request: what is wanted.
+        request: What is wanted.
 
     Raises:
         LineageError: this leader has no claim in force.

@@ -119,11 +119,11 @@ def write_set_object(
     """Write an object of what others hold.
 
     Args:
-        context: of the worker.
-        node: whose.
-        sequence: of the object.
-        run: the others.
-        chains: of each partition, by uuid and number, parts of one leadership that follow on one another.
+        context: Context of the worker.
+        node: Id of the node.
+        sequence: Sequence of the object.
+        run: The others.
+        chains: Parts of each partition of one leadership that follow on one another, by uuid and number.
     """
     keys = {each.name: set_object_key(node, each.name) for each in run}
     window_bytes = max(_WINDOW_BYTES_MIN, _WINDOWS_BYTES // len(run))

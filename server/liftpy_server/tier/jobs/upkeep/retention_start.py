@@ -39,11 +39,11 @@ def first_wanted(
     """The first offset that is to stay, and the timestamp of the last record of the object that it is in (0: of none).
 
     Args:
-        fragments: oldest first; looked at no further than needed.
-        start: where the history begins.
+        fragments: Oldest first; looked at no further than needed.
+        start: Where the history begins.
         surplus_bytes: Bytes of objects that may go because there is too much.
-        before_ns: an object may go when all of it is older; 0 is no limit.
-        below: objects that reach beyond this offset are no surplus.
+        before_ns: An object may go when all of it is older; 0 is no limit.
+        below: Objects that reach beyond this offset are no surplus.
     """
     for fragment in fragments:
         is_surplus = fragment.size <= surplus_bytes and fragment.end <= below

@@ -26,8 +26,8 @@ def adopt_sets(context: Context, request: AdoptSetsJob) -> AdoptSetsResult:
     """Delete the shared objects of nodes that are gone, of which nothing counts any more.
 
     Args:
-        context: of the worker.
-        request: what is wanted.
+        context: Context of the worker.
+        request: What is wanted.
     """
     dropped = deleted = left = 0
     returned = []

@@ -39,7 +39,7 @@ def claim_partition(context: Context, request: ClaimJob) -> HistoryResult:
 
     Args:
         context: What the jobs of the worker share.
-        request: what is wanted.
+        request: What is wanted.
 
     Raises:
         LineageError: another leader has claimed it, or bucket and log hold different histories.
@@ -67,7 +67,7 @@ def look(context: Context, request: LookJob) -> HistoryResult:
 
     Args:
         context: What the jobs of the worker share.
-        request: what is wanted.
+        request: What is wanted.
 
     Raises:
         LineageError: bucket and log hold different histories.

@@ -29,7 +29,7 @@ def confirm(context: Context, request: ConfirmJob) -> NothingResult:
 
     Args:
         context: What the jobs of the worker share.
-        request: what is wanted.
+        request: What is wanted.
 
     Raises:
         LineageError: this leader has no claim in force.

@@ -56,11 +56,11 @@ class _Piece(NamedTuple):
     """What becomes one object.
 
     Attributes:
-        base: its first offset.
-        start: the first one that is taken from the log.
-        end: the offset after the last one.
+        base: First offset of the piece.
+        start: The first one that is taken from the log.
+        end: The offset after the last one.
         slices: Slices of the log, which cover [start, end).
-        front: what sets hold of [base, start); None where that is nothing.
+        front: What sets hold of [base, start); None where that is nothing.
         producers: Ordered producers below `end`; what sets hold is of none.
     """
 
@@ -83,7 +83,7 @@ def upload(context: Context, request: UploadJob) -> UploadResult:
 
     Args:
         context: What the jobs of the worker share.
-        request: what is wanted.
+        request: What is wanted.
 
     Raises:
         LineageError: this leader has no claim in force, or the bucket ends before `base`.

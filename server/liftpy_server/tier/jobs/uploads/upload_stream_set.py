@@ -48,8 +48,8 @@ def upload_set(context: Context, request: UploadSetJob) -> UploadSetResult:
     """Move a range of each of many partitions into the bucket.
 
     Args:
-        context: of the worker.
-        request: what is wanted.
+        context: Context of the worker.
+        request: What is wanted.
 
     Raises:
         SliceGoneError, BatchCorruptError, BatchVersionError: so it is with every member; that of the first one.
