@@ -69,9 +69,10 @@ class _StreamReader(DataSourceStreamReader):
 
     def __init__(self, schema, size):
         self._reader = _Reader(schema, 10, size)
+        self._began_s = int(time.time())
 
     def initialOffset(self):  # noqa: N802
-        return {"s": int(time.time())}
+        return {"s": self._began_s}  # Spark keeps none, and asks more than once
 
     def latestOffset(self, start, limit):  # noqa: N802, ARG002
         return {"s": int(time.time())}
