@@ -9,12 +9,15 @@ WITH_NODES := tests/integration tests/faults tests/chaos
 USUAL := not slow and not chaos
 BESIDE := $(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync=target
 
+# Tests start some hundreds of nodes, each of which would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo quick test test-rest test-all with-nodes with-spark check bench bench-quick chaos soak docs format clean help
 
 help:
 	@echo "make demo     336,776 real messages through three nodes, a bucket and Spark, the leader killed half-way, all checked"
 	@echo "make quick    formatter, linter, types, import layers, and the unit tests that your change reaches: under two minutes"
-	@echo "make test     all that runs in one process, and a test of each promise with nodes, NATS, S3 and Spark: 10 to 15 minutes"
+	@echo "make test     all that runs in one process, and a test of each promise with nodes, NATS, S3 and Spark: ten minutes"
 	@echo "make test-all make test and make test-rest: all tests but the slow ones, in 45 to 60 minutes"
 	@echo "make check    formatter, linter, types, import layers"
 	@echo "make docs     the documentation as a site in build/site, its links checked and its snippets run"

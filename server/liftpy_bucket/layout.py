@@ -20,6 +20,7 @@ from zlib import crc32
 
 __all__ = [
     "CATALOG",
+    "NOT_HISTORY",
     "SLOTS",
     "PartitionPath",
     "set_directory",
@@ -30,6 +31,9 @@ __all__ = [
 ]
 
 CATALOG: Final = "catalog.json"
+NOT_HISTORY: Final = ("logs/", "spark/")
+"""Where object logs and the sink of Spark keep what is theirs; they collect it themselves."""
+
 SLOTS: Final = 2**32
 """How many slots there are, see `slot_of`."""
 

@@ -32,6 +32,8 @@ SETTINGS = {"segment_bytes": 1 << 20, "local_retention_bytes": 2 << 20}
 def s3(tmp_path):
     with seaweedfs(tmp_path / "s3") as server:
         yield server
+        server.kill()
+        server.start()  # the last trouble may have left it dead
 
 
 @pytest.fixture

@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import signal
-import subprocess
-import sys
 from collections import Counter
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from support.spark_driver import drive, kill_all, said
 from support.spark_system import eventually
 
 COUNT = 3_000
 WAIT_S = 90
 DRIVEN_S = 240  # a driver of its own has a JVM and workers to start, and others may use the machine
-TESTS = Path(__file__).parents[1]
 
-DRIVER = """
-import json, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-from support.spark_system import spark_session
-options, source, checkpoint, stream = json.loads(sys.argv[2]), *sys.argv[3:6]
-with spark_session(Path(checkpoint).parent / "session") as spark:
-    from liftpy_spark.source.format import LiftpyDataSource
-    spark.dataSource.register(LiftpyDataSource)
-    frames = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(source)
-    writer = frames.repartition(3).writeStream.format("liftpy").options(**options, stream=stream)
-    writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
+WORK = """
+frames = spark.readStream.schema("value string").option("maxFilesPerTrigger", 1).parquet(source)
+writer = frames.repartition(3).writeStream.format("liftpy").options(**options, stream=stream)
+writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start().awaitTermination()
 """
 
 
@@ -140,12 +125,17 @@ def test_drivers_that_are_killed(spark, system, tmp_path, way):
     options = system.options | (staged_in(tmp_path / "staging") if way == "directory" else {})
     batches = 6
     source = files(tmp_path / "source", batches)
-    arguments = [str(TESTS), json.dumps(options), str(source), str(tmp_path / "checkpoint"), stream]
+    arguments = {
+        "options": options,
+        "source": str(source),
+        "checkpoint": str(tmp_path / "checkpoint"),
+        "stream": stream,
+    }
     store = system.server.store("liftpy")
     log = tmp_path / "driver.log"
     for _ in range(3):
         kill_amid(arguments, log, lambda: sum(each.high_watermark for each in system.partitions(stream)))
-    process = drive(arguments, log)
+    process = drive(WORK, arguments, log)
     try:
         assert process.wait(300) == 0, said(log)
     finally:
@@ -163,26 +153,10 @@ def _decision(key):
     return key.removesuffix(".done").removesuffix(".json") + ".json"
 
 
-def said(log):
-    return log.read_text(errors="replace")[-3_000:]
-
-
-def drive(arguments, log):
-    with log.open("wb") as out:
-        return subprocess.Popen(
-            [sys.executable, "-c", DRIVER, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-
-
 def kill_amid(arguments, log, progress):
     """Start a driver, and kill it when there is progress; it is to end by itself only when all is written."""
     before = progress()
-    process = drive(arguments, log)
+    process = drive(WORK, arguments, log)
 
     def goes_on():
         assert process.poll() in {None, 0}, "the driver has failed"
@@ -194,10 +168,3 @@ def kill_amid(arguments, log, progress):
         raise AssertionError(f"{error}\n{said(log)}") from error
     finally:
         kill_all(process)
-
-
-def kill_all(process):
-    """The driver, its JVM and their workers."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)

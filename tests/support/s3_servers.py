@@ -25,6 +25,7 @@ from moto.server import ThreadedMotoServer
 from liftpy.cli.dev.seaweed import BUCKET, SeaweedServer
 from liftpy_bucket.store.s3 import S3Store
 from liftpy_bucket.store.s3_settings import S3Settings
+from support.bucket_audit import leaks_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,12 +43,16 @@ class S3Server:
         endpoint: its address.
         environment: the credentials, as environment variables.
         process: the process behind it, where there is one.
+
+    Attributes:
+        prefixes: Where nodes keep something that is audited in the end.
     """
 
     def __init__(self, endpoint: str, environment: dict[str, str], process: SeaweedServer | None = None) -> None:
         self.endpoint = endpoint
         self.environment = environment
         self.bucket = BUCKET
+        self.prefixes: set[str] = set()
         self._process = process
 
     def url(self, prefix: str = "") -> str:
@@ -79,6 +84,11 @@ class S3Server:
             aws_secret_access_key=self.environment["AWS_SECRET_ACCESS_KEY"],
         )
 
+    def audit(self) -> None:
+        """See that nothing was left where nodes kept something but what is named; they are gone by now."""
+        found = {prefix: leaks for prefix in sorted(self.prefixes) if (leaks := leaks_in(self.store(prefix)))}
+        assert not found, f"nothing names {found}"
+
     def kill(self) -> None:
         """With SIGKILL."""
         assert self._process is not None, "this server is no process"
@@ -106,7 +116,9 @@ def seaweedfs(directory: Path) -> Iterator[S3Server]:
     process = SeaweedServer(directory / "seaweedfs", directory / "seaweedfs.log")
     process.start()
     try:
-        yield S3Server(process.endpoint, process.environment, process)
+        server = S3Server(process.endpoint, process.environment, process)
+        yield server
+        server.audit()
     finally:
         process.kill()
 
@@ -127,5 +139,6 @@ def moto_server() -> Iterator[S3Server]:
         server.bucket = f"{BUCKET}-{next(_MOTO_NUMBERS)}"
         server.client().create_bucket(Bucket=server.bucket)
         yield server
+        server.audit()
     finally:
         behind.stop()

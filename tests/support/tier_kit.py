@@ -11,7 +11,11 @@ __all__ = ["tier_toml"]
 
 
 def tier_toml(server: S3Server, prefix: str = "liftpy", **settings: float) -> str:
-    """Settings of a node that moves things to the bucket quickly, and looks at retention often."""
+    """Settings of a node that moves things to the bucket quickly, and looks at retention often.
+
+    What they have left in the bucket is audited when the tests of the module are through.
+    """
+    server.prefixes.add(prefix)
     usual = {"upload_age_s": 0.4, "upload_bytes": 262_144, "set_member_bytes_max": 65_536, "gc_interval_s": 0.5}
     lines = [f"{name} = {value}" for name, value in (usual | settings).items()]
     return "\n".join(

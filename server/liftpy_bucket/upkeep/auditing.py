@@ -1,7 +1,8 @@
 """An audit of the whole bucket: every object is named by something, or it is garbage. Nothing is changed.
 
 A bucket is listed once, before anything is read, so that what is named is what nobody may delete. Work in progress is
-among the garbage: an object that is written before something names it, or one that was just replaced.
+among the garbage: an object that is written before something names it, or one that was just replaced. What object logs
+and the sink of Spark keep beside the history is no garbage: only they can tell.
 """
 
 from __future__ import annotations
@@ -10,7 +11,15 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from liftpy_bucket.layout import CATALOG, PartitionPath, set_directory, set_object_key, set_pack_key, set_root_key
+from liftpy_bucket.layout import (
+    CATALOG,
+    NOT_HISTORY,
+    PartitionPath,
+    set_directory,
+    set_object_key,
+    set_pack_key,
+    set_root_key,
+)
 from liftpy_bucket.manifest.boundary import boundary_key
 from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_bucket.manifest.pins.held import load_pins
@@ -99,7 +108,9 @@ class _Look:
             named |= self._partition(path, is_known=path.uuid in streams)
         for node in sorted({found[1] for each in entries if (found := _SET.match(each.key))}):
             named |= self._set(node)
-        garbage = [self._extra(each) for each in entries if each.key not in named]
+        garbage = [
+            self._extra(each) for each in entries if each.key not in named and not each.key.startswith(NOT_HISTORY)
+        ]
         return Audit(objects=len(entries), size=sum(each.size for each in entries), garbage=garbage)
 
     def _extra(self, entry: Entry) -> Extra:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.errors import ForeignBucketError, StoreUnfitError
-from liftpy_bucket.layout import CATALOG
+from liftpy_bucket.layout import CATALOG, NOT_HISTORY
 from liftpy_bucket.manifest.catalog import CatalogFile
 from liftpy_bucket.store.probe import PROBES, probe
 from liftpy_server.tier.requests import ProbeResult
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_names", "probe_bucket"]
 
-_OURS: Final = frozenset({CATALOG, "streams", "sets", "logs", "spark", PROBES.rstrip("/")})
+_OURS: Final = frozenset({CATALOG, "streams", "sets", *(name.rstrip("/") for name in (*NOT_HISTORY, PROBES))})
 _BEHIND_SLASH: Final = "0"  # the character that follows on "/"
 
 
