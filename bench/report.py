@@ -20,6 +20,11 @@ from matplotlib import pyplot as plt
 TARGETS = {  # the first that fits counts
     "tier, PUTs per GiB": ("PUTs at most", 64.0),
     "tier, PUTs per round": ("PUTs at most", 3.0),
+    "a message a minute, PUTs per round": ("PUTs at most", 3.0),
+    "a message a minute, manifest per round": ("of the first rounds at most", 1.5),
+    "a message a minute, one record: requests": ("GETs at most", 4.0),
+    "a message a minute, one record: bytes": ("KiB at most", 100.0),
+    "a message a minute, one record: memory": ("MiB at most", 100.0),
     "quiet streams without messages": ("requests at most", 0.0),
     "quiet streams, jobs": ("jobs at most", 0.0),
     "quiet streams, state": ("MiB at most", 10.0),

@@ -21,13 +21,14 @@ class LogFile:
     """A file with record batches of some MiB in all, whose values are drawn by chance.
 
     Args:
-        path: of it.
-        size: of a value, bytes.
+        path: Path of the file.
+        size: Size of a value, bytes.
+        batch_bytes: Size of the values of a batch, bytes.
     """
 
-    def __init__(self, path, size):
+    def __init__(self, path, size, batch_bytes=BATCH_BYTES):
         self.path = path
-        self.records_per_batch = BATCH_BYTES // size
+        self.records_per_batch = batch_bytes // size
         self._bodies = [_body(self.records_per_batch, size) for _ in range(_VARIANTS)]
         self._times = (time.time_ns(), time.time_ns() + 1)
         self.end = 0

@@ -9,6 +9,7 @@ from bench.processes import cpu_s
 from bench.rig import finish, resident, spawn
 from bench.row import Row
 from bench.tier_rig import asked_text, puts, tier_rig, until, worker_of
+from bench.tier_shared import shared_rounds
 from bench.tier_sim import idle_state, requests_of_a_stream, root_sizes
 from bench.tier_workers import measure_workers
 
@@ -26,6 +27,7 @@ _GC_INTERVAL_S = 60.0  # ten times as often as by default
 _PUTS = "plain PUTs"
 _GETS = "plain GETs"
 _ROUNDS = 3
+_SHARED_ROUNDS = 40
 _ROUND_AGE_S = 4.0
 _INGEST_AGE_S = 10.0  # more than 64 MiB take at a steady rate: size says when, and the rest need not be waited for long
 _WAITING_MAX = 64 << 20  # bytes that may be missing in the bucket when a load counts as done
@@ -101,6 +103,11 @@ def quiet(home, plan):
 def root(_home, _plan):
     """See `root_sizes`."""
     yield from root_sizes()
+
+
+def shared(home, plan):
+    """See `shared_rounds`."""
+    yield from shared_rounds(home, plan.quiet_streams, _SHARED_ROUNDS)
 
 
 def ingest(home, plan):
@@ -322,6 +329,7 @@ TIER_WORKLOADS = {
     "tier-requests": requests,
     "tier-quiet": quiet,
     "tier-root": root,
+    "tier-shared": shared,
     "tier-ingest": ingest,
     "tier-cold": cold,
     "tier-flights": flights,

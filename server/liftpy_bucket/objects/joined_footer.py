@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from liftpy_bucket.objects.thrift import BINARY, I16, I64, LIST, STRUCT, ThriftList, ThriftReader, encode_struct
+from liftpy_bucket.objects.thrift import BINARY, I64, LIST, STRUCT, ThriftList, ThriftReader, encode_struct
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from liftpy_bucket.objects.thrift import Struct
+    from liftpy_bucket.objects.thrift import Changes, Struct
 
 __all__ = ["JoinedFooter"]
 
@@ -36,7 +36,7 @@ class JoinedFooter:
     def __init__(self) -> None:
         self._whole: Struct = {}
         self._schema = b""  # with what is in front of it: the footers of all files begin with it
-        self._groups: list[Struct] = []
+        self._groups: list[bytes] = []
         self._rows = 0
 
     def add(self, footer: bytes, start: int) -> None:
@@ -45,24 +45,24 @@ class JoinedFooter:
         Args:
             footer: Footer without the length and the magic behind it.
             start: Where the file begins in the object.
+
+        Raises:
+            ValueError, IndexError: It is no footer.
         """
         if not self._whole:
             reader = ThriftReader(footer)
             found = reader.struct(until=_SCHEMA)
             self._schema = footer[: reader.at]
-            found |= reader.struct(after=_SCHEMA)
-            self._whole = found
-        else:
-            assert footer.startswith(self._schema), "the files have the same columns"
-            found = ThriftReader(footer, len(self._schema)).struct(after=_SCHEMA, until=_ROW_GROUPS)
-        self._rows += found[_ROWS][1]
-        for group in found[_ROW_GROUPS][1].values:
-            _move(group, start)
-            if len(self._groups) <= _ORDINAL_MAX:
-                group[_ORDINAL] = (I16, len(self._groups))
-            else:
-                group.pop(_ORDINAL, None)
-            self._groups.append(group)
+            self._whole = found | reader.struct(after=_SCHEMA)
+        assert footer.startswith(self._schema), "the files have the same columns"
+        reader = ThriftReader(footer, len(self._schema))
+        self._rows += reader.struct(after=_SCHEMA, until=_ROWS)[_ROWS][1]
+        field, kind = reader.field_head(after=_ROWS)
+        if (field, kind) != (_ROW_GROUPS, LIST):
+            raise ValueError(f"field {field} of type {kind} stands where row groups should")
+        changes = _changes(start, len(self._groups))
+        count, _ = reader.list_head()
+        self._groups += [reader.copied(changes) for _ in range(count)]
 
     def finish(self, metadata: Mapping[str, str]) -> bytes:
         """The footer of all, with its length and the magic.
@@ -82,16 +82,15 @@ class JoinedFooter:
         return out + len(out).to_bytes(4, "little") + _MAGIC
 
 
-def _move(group: Struct, start: int) -> None:
-    """Let a row group begin `start` bytes later."""
-    _shift(group, (_FILE_OFFSET,), start)
-    for chunk in group[_COLUMNS][1].values:
-        _shift(chunk, _CHUNK_POSITIONS, start)
-        _shift(chunk[_CHUNK_METADATA][1], _METADATA_POSITIONS, start)
+def _changes(start: int, groups: int) -> Changes:
+    """Of a row group of a file that begins `start` bytes and so many row groups later."""
 
+    def moved(position: int) -> int:
+        return position + start if position else 0  # 0: it is not there
 
-def _shift(struct: Struct, fields: tuple[int, ...], start: int) -> None:
-    for field in fields:
-        if field in struct and struct[field][1]:  # 0: it is not there
-            kind, value = struct[field]
-            struct[field] = (kind, value + start)
+    def number(ordinal: int) -> int | None:
+        return ordinal + groups if ordinal + groups <= _ORDINAL_MAX else None
+
+    metadata: Changes = dict.fromkeys(_METADATA_POSITIONS, moved)
+    chunk: Changes = {**dict.fromkeys(_CHUNK_POSITIONS, moved), _CHUNK_METADATA: metadata}
+    return {_COLUMNS: chunk, _FILE_OFFSET: moved, _ORDINAL: number}

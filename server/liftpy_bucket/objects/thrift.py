@@ -7,9 +7,11 @@ and structs may not lie too deep in one another.
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, Union
 
-__all__ = ["BINARY", "I16", "I32", "I64", "LIST", "STRUCT", "Struct", "ThriftList", "ThriftReader", "encode_struct"]
+__all__ = ["BINARY", "I16", "I32", "I64", "LIST", "STRUCT"]
+__all__ += ["Changes", "Struct", "ThriftList", "ThriftReader", "encode_struct"]
 
 _TRUE, _FALSE, _BYTE, I16, I32, I64, _DOUBLE, BINARY, LIST, _SET, STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12
 _LONG_LIST: Final = 15
@@ -20,6 +22,8 @@ _SHIFT_MAX: Final = 63
 _MORE: Final = 128  # of a number's bytes, all but the last one have this bit
 
 Struct = dict[int, tuple[int, Any]]
+Changes = Mapping[int, Union[Callable[[int], int | None], "Changes"]]
+"""By field id: what becomes of a number, where None leaves it out, or of a struct or each struct of a list."""
 
 
 class ThriftList(NamedTuple):
@@ -68,6 +72,115 @@ class ThriftReader:
                 break
         return found
 
+    def copied(self, changes: Changes) -> bytes:
+        """The bytes of a struct that begins where we stand, but for some fields. What does not change is not read.
+
+        Args:
+            changes: Fields that change.
+
+        Raises:
+            ValueError, IndexError: there is no struct, or not with such fields.
+        """
+        out = bytearray()
+        self._copy(out, changes)
+        return bytes(out)
+
+    def _copy(self, out: bytearray, changes: Changes) -> None:
+        content, field, written = self._content, 0, 0
+        copied = self.at  # what stands before is in `out`, or left out
+        while head := self._byte():
+            began = self.at - 1
+            delta, kind = head >> 4, head & 15
+            before, field = field, field + delta if delta else self._signed()
+            if not before < field <= _FIELD_MAX:
+                raise ValueError(f"field {field} stands behind field {before}")
+            change = changes.get(field)
+            if change is None:
+                if written != before:  # the one before was left out
+                    _write_field(out, field - written, field, kind)
+                    copied = self.at
+                written = field
+                self._skip(kind)
+                continue
+            out += content[copied:began]
+            if callable(change):
+                value = change(self._number(kind))
+                if value is not None:
+                    _write_field(out, field - written, field, kind)
+                    _write_signed(out, value)
+                    written = field
+            else:
+                _write_field(out, field - written, field, kind)
+                self._copy_inner(out, kind, change)
+                written = field
+            copied = self.at
+        out += content[copied : self.at]
+
+    def _copy_inner(self, out: bytearray, kind: int, changes: Changes) -> None:
+        self._depth += 1
+        if self._depth > _DEPTH_MAX:
+            raise ValueError(f"more than {_DEPTH_MAX} structs lie in one another")
+        if kind == STRUCT:
+            self._copy(out, changes)
+        else:
+            began = self.at
+            count, of = self.list_head()
+            if kind != LIST or of != STRUCT:
+                raise ValueError(f"values of type {of} in one of type {kind} are no structs")
+            out += self._content[began : self.at]
+            for _ in range(count):
+                self._copy(out, changes)
+        self._depth -= 1
+
+    def _number(self, kind: int) -> int:
+        if kind not in (I16, I32, I64):
+            raise ValueError(f"a value of type {kind} is no number")
+        return self._signed()
+
+    def _skip(self, kind: int) -> None:
+        if kind in (I16, I32, I64):
+            content, at = self._content, self.at
+            while content[at] & _MORE:
+                at += 1
+            self.at = at + 1
+        elif kind == BINARY:
+            length = self._unsigned()
+            self.at += length
+        elif kind in (STRUCT, LIST):
+            self._depth += 1
+            if self._depth > _DEPTH_MAX:
+                raise ValueError(f"more than {_DEPTH_MAX} structs lie in one another")
+            self._skip_inner(kind)
+            self._depth -= 1
+        elif kind not in (_TRUE, _FALSE):
+            self._value(kind)
+
+    def _skip_inner(self, kind: int) -> None:
+        if kind == LIST:
+            count, of = self.list_head()
+            for _ in range(count):
+                self._skip(_BYTE if of in (_TRUE, _FALSE) else of)
+            return
+        while head := self._byte():
+            if not head >> 4:
+                self._signed()
+            self._skip(head & 15)
+
+    def field_head(self, *, after: int) -> tuple[int, int]:
+        """Id and type of the field that begins where we stand.
+
+        Args:
+            after: Id of the field before it.
+        """
+        head = self._byte()
+        return (after + (head >> 4) if head >> 4 else self._signed()), head & 15
+
+    def list_head(self) -> tuple[int, int]:
+        """How many values a list has that begins where we stand, and of which type."""
+        head = self._byte()
+        count, of = head >> 4, head & 15
+        return self._unsigned() if count == _LONG_LIST else count, of
+
     def _value(self, kind: int) -> Any:
         if kind in (I16, I32, I64):
             return self._signed()
@@ -90,9 +203,7 @@ class ThriftReader:
         return found
 
     def _list(self) -> ThriftList:
-        head = self._byte()
-        count, of = head >> 4, head & 15
-        count = self._unsigned() if count == _LONG_LIST else count
+        count, of = self.list_head()
         return ThriftList(of, [self._byte() if of in (_TRUE, _FALSE) else self._value(of) for _ in range(count)])
 
     def _byte(self) -> int:
@@ -134,16 +245,19 @@ def encode_struct(struct: Struct) -> bytes:
 def _write_struct(out: bytearray, struct: Struct) -> None:
     before = 0
     for field, (kind, value) in sorted(struct.items()):
-        told = (_TRUE if value else _FALSE) if kind in (_TRUE, _FALSE) else kind
-        if 0 < field - before <= _DELTA_MAX:
-            out.append((field - before) << 4 | told)
-        else:
-            out.append(told)
-            _write_signed(out, field)
+        _write_field(out, field - before, field, (_TRUE if value else _FALSE) if kind in (_TRUE, _FALSE) else kind)
         if kind not in (_TRUE, _FALSE):
             _write_value(out, kind, value)
         before = field
     out.append(0)
+
+
+def _write_field(out: bytearray, delta: int, field: int, kind: int) -> None:
+    if 0 < delta <= _DELTA_MAX:
+        out.append(delta << 4 | kind)
+    else:
+        out.append(kind)
+        _write_signed(out, field)
 
 
 def _write_value(out: bytearray, kind: int, value: Any) -> None:
@@ -153,7 +267,10 @@ def _write_value(out: bytearray, kind: int, value: Any) -> None:
         _write_unsigned(out, len(value))
         out += value
     elif kind == STRUCT:
-        _write_struct(out, value)
+        if isinstance(value, bytes):
+            out += value  # it is encoded already
+        else:
+            _write_struct(out, value)
     elif kind in (LIST, _SET):
         count = len(value.values)
         out.append(min(count, _LONG_LIST) << 4 | value.kind)
