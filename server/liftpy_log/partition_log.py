@@ -418,8 +418,8 @@ class PartitionLog:
 
         Args:
             offset: First offset wanted.
-            end_offset: Batches that begin here or later are not given out.
-            bytes_max: About how much; the first batch is given out whatever its size.
+            end_offset: Batches that begin here or later are not returned.
+            bytes_max: About how much; the first batch is returned whatever its size.
             hint: The last slice of the previous read; saves the look-up when `offset` follows on it.
 
         Raises:

@@ -90,7 +90,7 @@ class RecentTail:
 
         Args:
             offset: First offset wanted.
-            bytes_max: Maximum bytes of all; the first is given out whatever its size.
+            bytes_max: Maximum bytes of all; the first is returned whatever its size.
         """
         found: list[bytes] = []
         if offset >= self._end or not self._batches or offset < self._batches[0][0]:

@@ -257,5 +257,5 @@ async def test_wrong_tokens_are_told_and_counted(kit, lift, name):
             with closing(raw):
                 assert (await raw.hello("wrong")).error == ErrorCode.UNAUTHENTICATED
     assert "pull: refused ('127.0.0.1'" in node.log()
-    assert await metric(node.ready["http_port"], "liftpy_auth_failures_total", door="pull") >= 200
+    assert await metric(node.ready["http_port"], "liftpy_auth_failures_total", listener="pull") >= 200
     await whole_again(kit, lift, published)

@@ -75,7 +75,7 @@ async def test_node_info(lift, shared_node, shared_nats, name):
     assert "pull_token" not in listed
 
 
-async def test_a_node_that_is_alone_has_no_door_for_others(lift):
+async def test_a_node_that_is_alone_has_no_listener_for_others(lift):
     with pytest.raises(nats.errors.NoRespondersError):
         await lift.nats.request("LIFT.NODE.liftpy-1.NODE.INFO", b"{}", timeout=30)
 

@@ -125,7 +125,7 @@ async def test_what_people_do_and_what_befalls_a_stream(cluster):
     (created,) = await until(lift, "stream.created", stream="orders")
     assert deleted["uuid"] == created["uuid"]
     await check_command(kit.url)
-    await check_doors(kit.url, lift)
+    await check_listeners(kit.url, lift)
 
 
 async def check_command(url):
@@ -145,7 +145,7 @@ async def command(url, *arguments):
     return done.stdout
 
 
-async def check_doors(url, lift):
+async def check_listeners(url, lift):
     """Nobody but the nodes changes the stream; people see it when they ask, and read what they like of it."""
     assert EVENTS_STREAM not in [stream.name async for stream in lift.streams()]
     with pytest.raises(AdminError, match="liftpy's own"):

@@ -13,12 +13,12 @@ from liftpy_client.connection.nats_options import NatsOptions
 from liftpy_log.clock import SystemClock
 from liftpy_log.data_dir import DataDir
 from liftpy_server.consensus.settings import Voter
-from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.listeners.refusals import ListenerRefusals
 from liftpy_server.node import metadata_opening
 from liftpy_server.node.joining import JoinError
 from liftpy_server.node.metadata_opening import open_metadata
-from liftpy_server.requests.node_door import NodeDoor
 from liftpy_server.requests.node_key import NodeKey
+from liftpy_server.requests.node_listener import NodeListener
 from liftpy_server.settings.cluster import ClusterConfig
 from liftpy_server.settings.config import NodeConfig
 from support.metadata_commands import NODE
@@ -62,9 +62,9 @@ async def answering(url, answer, secret=KEY):
     async def respond(request):
         await request.respond(json.dumps(await answer(json.loads(request.data))).encode())
 
-    door = NodeDoor("n1", lambda _: "c", NodeKey(secret), {"NODE.JOIN": respond}, DoorRefusals())
+    listener = NodeListener("n1", lambda _: "c", NodeKey(secret), {"NODE.JOIN": respond}, ListenerRefusals())
     await client.subscribe("LIFT.API.NODE.JOIN", cb=invite)
-    await client.subscribe(door.subject, cb=door.accept)
+    await client.subscribe(listener.subject, cb=listener.accept)
     await client.flush()
     try:
         yield

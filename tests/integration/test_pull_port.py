@@ -450,7 +450,7 @@ async def test_more_strangers_than_are_allowed(port):
             raw.close()
     await told(port.node, "connections of one address say nothing: the oldest is closed")
     assert port.node.log().count("say nothing") < 5
-    assert await metric(port.node.ready["http_port"], "liftpy_busy_refusals_total", door="pull") >= 300
+    assert await metric(port.node.ready["http_port"], "liftpy_busy_refusals_total", listener="pull") >= 300
 
 
 async def test_more_clients_than_are_allowed(port):

@@ -1,4 +1,4 @@
-"""A node's door to the simulated metadata: the real store's proposals, retries and outcomes, without its consensus."""
+"""A node's way to the simulated metadata: the real store's proposals, retries and outcomes, without its consensus."""
 
 from __future__ import annotations
 

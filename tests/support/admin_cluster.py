@@ -18,14 +18,14 @@ from liftpy_server.admin.handlers import Handlers
 from liftpy_server.admin.local import LocalHandlers
 from liftpy_server.consensus.settings import Voter
 from liftpy_server.gaps.partition_gaps import PartitionGaps
-from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.listeners.refusals import ListenerRefusals
 from liftpy_server.metadata.errors import MetadataRefusedError
 from liftpy_server.partition.stream_state import StreamCounters, StreamState
 from liftpy_server.requests.answering import read_body, refuse
 from liftpy_server.requests.between_nodes import NODE_PREFIX, NodeRequests
 from liftpy_server.requests.errors import AdminError
-from liftpy_server.requests.node_door import NodeDoor
 from liftpy_server.requests.node_key import NodeKey
+from liftpy_server.requests.node_listener import NodeListener
 from liftpy_server.settings.config import NodeConfig
 from support.gap_notes import GapNotes
 from support.metadata_commands import NODE, Author
@@ -190,13 +190,13 @@ class AdminNode:
             events=SimpleNamespace(stored=0, lost=0),
         )
         self.local = LocalHandlers(self.node)
-        self.refusals = DoorRefusals()
+        self.refusals = ListenerRefusals()
         local = self.local.endpoints() | {"HANDOVER.GIVE": _give_nothing}
         self.requests = NodeRequests(*(node_id, local, lambda: cluster, cluster.key, cluster.token_of), self.refusals)
         nodes = NodeHandlers(self.node, self.requests, f"challenge of {node_id}")
         self.between_nodes = local | nodes.node_endpoints()
         tokens = {"NODE.JOIN": f"challenge of {node_id}"}
-        self.door = NodeDoor(
+        self.listener = NodeListener(
             node_id,
             lambda endpoint: tokens.get(endpoint, f"token of {node_id}"),
             cluster.key,
@@ -307,6 +307,6 @@ class AdminCluster:
             raise NoRespondersError
         if node.silence is not None:
             raise node.silence
-        task = asyncio.create_task(node.door.accept(message))
+        task = asyncio.create_task(node.listener.accept(message))
         self.passing.add(task)
         task.add_done_callback(self.passing.discard)

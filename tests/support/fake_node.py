@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.listeners.refusals import ListenerRefusals
 from liftpy_server.settings.config import NodeConfig
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def fake_node(kit: Kit, directory: Path) -> SimpleNamespace:
         pull=SimpleNamespace(port=4270, connection_count=2),
         data_dir=SimpleNamespace(root=directory),
         maintenance=SimpleNamespace(storage_full=False, free_bytes=1 << 30),
-        refusals=DoorRefusals(),
+        refusals=ListenerRefusals(),
         groups=SimpleNamespace(quota=SimpleNamespace(groups=2, size_bytes=1_000), told=lambda _: iter(())),
         durations={},
         tier=None,

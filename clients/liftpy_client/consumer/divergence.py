@@ -44,7 +44,7 @@ async def check_lineage(
 ) -> None:
     """See that what was read of these partitions is in the log of the leader at the other end of the connection.
 
-    What was fetched before this returns may be handed out; the log can only have taken another way after that.
+    What was fetched before this returns may be delivered; the log can only have taken another way after that.
 
     Raises:
         LogDivergedError: it is not.

@@ -39,7 +39,7 @@ class Position:
     """Where a consumer is in one partition.
 
     Attributes:
-        offset: The next offset to hand out.
+        offset: The next offset to deliver.
         stop: The offset to stop before; None for never.
         epoch: Leader epoch of the last record that was read; -1 when there was none.
         read_end: The offset after that record; what comes up to `offset` was skipped by the node unread.

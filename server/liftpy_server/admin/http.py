@@ -17,7 +17,7 @@ from liftpy_server.settings.limits import HTTP_CONNECTIONS_MAX
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import ListenerRefusals
     from liftpy_server.settings.config import HttpConfig
 
 __all__ = ["HttpServer", "Page", "health_page", "json_page", "metrics_page"]
@@ -65,7 +65,7 @@ class HttpServer:
     """
 
     def __init__(
-        self, config: HttpConfig, refusals: DoorRefusals, page: Callable[[str], Awaitable[Page | None]]
+        self, config: HttpConfig, refusals: ListenerRefusals, page: Callable[[str], Awaitable[Page | None]]
     ) -> None:
         self._config = config
         self._refusals = refusals

@@ -104,7 +104,7 @@ class _NodeCollector(Collector):
             yield GaugeMetricFamily(f"liftpy_{name}", text, value=float(info[name]))
         for name, text in _NODE_COUNTERS:
             yield CounterMetricFamily(f"liftpy_{name}", text, value=float(info[name]))
-        yield from self._doors()
+        yield from self._listeners()
         yield from self._durations()
         shown = self._shown()
         yield from self._streams(
@@ -120,16 +120,16 @@ class _NodeCollector(Collector):
         if self._node.canary is not None:
             yield from canary_metrics(self._node.canary)
 
-    def _doors(self) -> Iterator[Metric]:
+    def _listeners(self) -> Iterator[Metric]:
         refusals = self._node.refusals
         for name, counts, text in (
-            ("auth_failures", refusals.auth_failures, "peers that did not prove what they were asked to, by door"),
-            ("malformed_requests", refusals.malformed, "requests that could not be read, by door"),
-            ("busy_refusals", refusals.busy, "peers sent away as there were too many, by door"),
+            ("auth_failures", refusals.auth_failures, "peers that did not prove what they were asked to, by listener"),
+            ("malformed_requests", refusals.malformed, "requests that could not be read, by listener"),
+            ("busy_refusals", refusals.busy, "peers sent away as there were too many, by listener"),
         ):
-            family = CounterMetricFamily(f"liftpy_{name}", text, labels=["door"])
-            for door, count in counts.items():
-                family.add_metric([door], float(count))
+            family = CounterMetricFamily(f"liftpy_{name}", text, labels=["listener"])
+            for listener, count in counts.items():
+                family.add_metric([listener], float(count))
             yield family
 
     def _durations(self) -> Iterator[Metric]:

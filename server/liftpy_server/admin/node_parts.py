@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from liftpy_server.groups.host.group_host import GroupHost
     from liftpy_server.handover.handover import Handover
     from liftpy_server.ingest.connection import IngestConnection
-    from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import ListenerRefusals
     from liftpy_server.partition.group_commits import GroupCommits
     from liftpy_server.partition.outbox import Outbox
     from liftpy_server.pull.server import PullServer
@@ -65,7 +65,7 @@ class NodeParts:
     incarnation: int
     started_ns: int
     follow_token: str
-    refusals: DoorRefusals
+    refusals: ListenerRefusals
     metadata: RaftMetadataStore
     data_dir: DataDir
     files: FileCache

@@ -32,8 +32,8 @@ from liftpy_server.requests.answering import read_body, refuse
 from liftpy_server.requests.between_nodes import NodeRequests
 from liftpy_server.requests.budget import Budget, Pace, Shared
 from liftpy_server.requests.errors import AdminError, NodeSilentError
-from liftpy_server.requests.node_door import NodeDoor
 from liftpy_server.requests.node_key import NodeKey
+from liftpy_server.requests.node_listener import NodeListener
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection
@@ -112,12 +112,12 @@ class AdminService:
             | restore.endpoints()
         )
         self._public = {name: self._behind("admin", name, handle) for name, handle in public.items()}
-        self._door: NodeDoor | None = None
+        self._listener: NodeListener | None = None
         if key is not None:
             own = local | nodes.node_endpoints()
             accepting = {name: self._behind("node", name, handle) for name, handle in own.items()}
             tokens = {"NODE.JOIN": challenge}  # who is to join knows no metadata, and was told this one
-            self._door = NodeDoor(
+            self._listener = NodeListener(
                 node_id, lambda name: tokens.get(name, node.follow_token), key, accepting, node.refusals
             )
 
@@ -168,9 +168,9 @@ class AdminService:
         await client.flush()
 
     async def _serve_nodes(self, client: Client) -> None:
-        assert self._door is not None
+        assert self._listener is not None
         # One subscription for all of them: a NATS server may allow a connection only so many.
-        await client.subscribe(self._door.subject, cb=self._door.accept)
+        await client.subscribe(self._listener.subject, cb=self._listener.accept)
         await client.flush()
 
     def _encode(self, answer: dict[str, Any]) -> bytes:
@@ -184,19 +184,19 @@ class AdminService:
             )
         return data
 
-    def _behind(self, door: str, endpoint: str, handle: Handle) -> Callable[[Request], Awaitable[None]]:
+    def _behind(self, listener: str, endpoint: str, handle: Handle) -> Callable[[Request], Awaitable[None]]:
         """What takes the requests for a handler."""
 
         async def make(body: Body) -> bytes:
             return self._encode(await handle(body))
 
-        if door == "admin" and endpoint in self._paces:
+        if listener == "admin" and endpoint in self._paces:
             make = Shared(handle, self._encode, self._paces[endpoint]).answer
 
         async def answer(request: Request) -> None:
             await self._answer(request, make)
 
-        return Budget(door, self._tasks, answer, self._node.refusals).accept
+        return Budget(listener, self._tasks, answer, self._node.refusals).accept
 
     async def _answer(self, request: Request, make: Callable[[Body], Awaitable[bytes]]) -> None:
         try:

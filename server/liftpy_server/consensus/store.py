@@ -1,4 +1,4 @@
-"""`MetadataStore`: propose commands, read the state, watch it change. The only door to the metadata.
+"""`MetadataStore`: propose commands, read the state, watch it change. The only way to the metadata.
 
 The cluster has one to five voters, and further nodes that follow. The event loop talks to the tick thread by two
 queues: proposals go down by `Raft.submit`, answers come up by `call_soon_threadsafe`. The state is immutable and

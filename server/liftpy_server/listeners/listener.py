@@ -1,9 +1,9 @@
-"""Takes TCP connections at one door of the node, so that strangers neither fill it nor use up what others need.
+"""Takes TCP connections of one kind, so that strangers neither fill it nor use up what others need.
 
 A peer is a stranger until `admit` says otherwise. Strangers are few, in all and of one address; where there are too
 many, the oldest goes, since a newer one may be somebody who is awaited. What is not admitted soon is closed by who
 serves it. Connections are counted before TLS begins. When the process can open no more files, the oldest stranger goes,
-and the door opens again a moment later, however often that happens.
+and the listener opens again a moment later, however often that happens.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Awaitable, Callable
 
-    from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import ListenerRefusals
 
     Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
@@ -41,7 +41,7 @@ class Listener:
     """A TCP listener that bounds its connections and counts what it refuses.
 
     Args:
-        door: One of `door_refusals.DOORS`.
+        name: Name of the listener, one of `refusals.LISTENERS`.
         sock: Socket that listens.
         refusals: Refusals of the node.
         strangers_max: Maximum number of unauthenticated connections.
@@ -52,16 +52,16 @@ class Listener:
 
     def __init__(
         self,
-        door: str,
+        name: str,
         sock: socket.socket,
-        refusals: DoorRefusals,
+        refusals: ListenerRefusals,
         *,
         strangers_max: int,
         per_address_max: int,
         tls: ssl.SSLContext | None = None,
         handshake_timeout_s: float | None = None,
     ) -> None:
-        self._door = door
+        self._name = name
         self._socket = sock
         self._refusals = refusals
         self._strangers_max = strangers_max
@@ -80,7 +80,7 @@ class Listener:
     def start(self, serve: Serve) -> None:
         """Take connections; each is served by a task of its own, and closed when that ends."""
         self._socket.setblocking(False)
-        self._accepting = asyncio.create_task(self._accept(serve), name=f"listen at the door {self._door}")
+        self._accepting = asyncio.create_task(self._accept(serve), name=f"listen: {self._name}")
 
     def admit(self) -> None:
         """The peer that the calling task serves is no stranger."""
@@ -105,12 +105,12 @@ class Listener:
             try:
                 sock, address = await loop.sock_accept(self._socket)
             except OSError as error:
-                self._refusals.was_busy(self._door, "a connection", f"{error}; trying again", kind="accept")
+                self._refusals.was_busy(self._name, "a connection", f"{error}; trying again", kind="accept")
                 self._send_away(next(iter(self._strangers), None))
                 await asyncio.sleep(_AGAIN_S)
                 continue
             arrival = _Arrival(sock, str(address[0]))
-            task = loop.create_task(self._serve(arrival, serve), name=f"serve a peer at the door {self._door}")
+            task = loop.create_task(self._serve(arrival, serve), name=f"serve a peer: {self._name}")
             task.add_done_callback(lambda done, arrival=arrival: self._left(done, arrival))  # type: ignore[misc]
             self._tasks.add(task)
             self._enter(task, arrival.host)
@@ -119,12 +119,16 @@ class Listener:
         of_address = [stranger for stranger, at in self._strangers.items() if at == host]
         if len(of_address) >= self._per_address_max:
             self._refusals.was_busy(
-                *(self._door, host, f"{len(of_address)} connections of one address say nothing: the oldest is closed")
+                *(
+                    self._name,
+                    host,
+                    f"{len(of_address)} connections of one address say nothing: the oldest is closed",
+                )
             )
             self._send_away(of_address[0])
         elif len(self._strangers) >= self._strangers_max:
             self._refusals.was_busy(
-                *(self._door, host, f"{len(self._strangers)} connections say nothing: the oldest is closed")
+                *(self._name, host, f"{len(self._strangers)} connections say nothing: the oldest is closed")
             )
             self._send_away(next(iter(self._strangers)))
         self._strangers[task] = host
@@ -140,7 +144,7 @@ class Listener:
         if arrival.sock is not None:
             arrival.sock.close()
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("a peer of %s at the door %s met an error", arrival.host, self._door, exc_info=error)
+            logger.error("a peer of %s at the listener %s met an error", arrival.host, self._name, exc_info=error)
 
     async def _serve(self, arrival: _Arrival, serve: Serve) -> None:
         loop = asyncio.get_running_loop()
@@ -152,7 +156,7 @@ class Listener:
                 lambda: protocol, arrival.sock, ssl=self._tls, ssl_handshake_timeout=self._handshake_timeout_s
             )
         except OSError as error:  # of TLS as well
-            self._refusals.was_malformed(self._door, arrival.host, f"no TLS: {error}")
+            self._refusals.was_malformed(self._name, arrival.host, f"no TLS: {error}")
             return
         arrival.sock = None
         writer = asyncio.StreamWriter(transport, protocol, reader, loop)

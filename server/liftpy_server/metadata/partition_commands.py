@@ -131,13 +131,13 @@ def _suspect(draft: Draft, now: int, node_id: str, name: str, uuid: str, number:
     """Note a suspicion of a registered node. Returns whether the leader was deposed.
 
     Raises:
-        RefusedError: the node has no voice, or its view is out of date.
+        RefusedError: the node may not say that, or its view is out of date.
     """
     stream, old = find_partition(draft, name, uuid, number)
     check_term(old, leader_epoch)
     voters = [node for node in old.isr if node != old.leader]
     if old.leader is None or node_id not in voters:
-        raise RefusedError(ErrorCode.CONFLICT, f"{node_id!r} has no voice in who leads")
+        raise RefusedError(ErrorCode.CONFLICT, f"{node_id!r} has no say in who leads")
     fresh = (
         (node, told)
         for node, told in old.suspicions

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
 
     from liftpy_client.connection.nats_options import NatsOptions
-    from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import ListenerRefusals
 
 __all__ = ["Invitation", "JoinError", "ask_to_join"]
 
@@ -67,7 +67,7 @@ class Invitation(NamedTuple):
 
 
 async def ask_to_join(
-    options: NatsOptions, node: Voter, secret: bytes, timeout_s: float, refusals: DoorRefusals
+    options: NatsOptions, node: Voter, secret: bytes, timeout_s: float, refusals: ListenerRefusals
 ) -> Invitation:
     """Ask the cluster to take this node in, until it answers.
 
@@ -93,7 +93,7 @@ async def ask_to_join(
 class _Request:
     """What is asked, as often as it takes."""
 
-    def __init__(self, node: Voter, key: NodeKey, refusals: DoorRefusals) -> None:
+    def __init__(self, node: Voter, key: NodeKey, refusals: ListenerRefusals) -> None:
         self.node = node
         self._key = key
         self._refusals = refusals

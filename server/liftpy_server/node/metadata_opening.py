@@ -15,7 +15,7 @@ from liftpy_server.consensus.storage.journal import has_journal
 from liftpy_server.consensus.storage.snapshot import SnapshotError
 from liftpy_server.consensus.store import RaftMetadataStore
 from liftpy_server.consensus.wire.transport import RaftTransport
-from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.listeners.refusals import ListenerRefusals
 from liftpy_server.metadata.errors import JournalError, MetadataUnavailableError, NewerJournalError
 from liftpy_server.node.joining import JoinError, ask_to_join
 
@@ -46,7 +46,7 @@ async def open_metadata(
     config: NodeConfig,
     data_dir: DataDir,
     clock: Clock,
-    refusals: DoorRefusals | None = None,
+    refusals: ListenerRefusals | None = None,
     on_applied: Callable[[MetadataState, MetadataState, int], None] = lambda _before, _after, _now_ns: None,
 ) -> RaftMetadataStore:
     """Open the metadata of a node, and take part in its cluster.
@@ -70,7 +70,7 @@ async def open_metadata(
         own = Voter(own.node_id, own.host, _free_port(config.cluster.host))
     try:
         await asyncio.to_thread(_prepare, data_dir.root, folder)
-        refusals = refusals or DoorRefusals()
+        refusals = refusals or ListenerRefusals()
         settings = await _settings(config, folder, own, refusals)
         store = RaftMetadataStore(
             settings,
@@ -120,7 +120,7 @@ def _prepare(root: Path, folder: Path) -> None:
     OsDisk().make_directory(folder)
 
 
-async def _settings(config: NodeConfig, folder: Path, own: Voter, refusals: DoorRefusals) -> RaftSettings:
+async def _settings(config: NodeConfig, folder: Path, own: Voter, refusals: ListenerRefusals) -> RaftSettings:
     cluster = config.cluster
     cluster_id, voters = "", tuple(Voter(peer.node_id, peer.host, peer.port) for peer in cluster.parsed_peers) or (own,)
     secret = cluster.read_key()

@@ -44,7 +44,7 @@ from liftpy_server.listeners.open_files import (
     segments_allowed,
     strangers_allowed,
 )
-from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.listeners.refusals import ListenerRefusals
 from liftpy_server.nats.ack_connection import AckConnection
 from liftpy_server.nats.link import check_nats_version
 from liftpy_server.nats.monitoring import ask_limits
@@ -93,7 +93,7 @@ class Node:
         disk: The machine's, unless a test brings another.
 
     Attributes:
-        refusals: What its doors refuse.
+        refusals: What its listeners refuse.
         events: What happens to the cluster, and to this node.
         tier: The bucket; None without one.
         cold: Reads it; None without one.
@@ -103,7 +103,7 @@ class Node:
         self.config = config
         self.clock = clock or SystemClock()
         self.started_ns = self.clock.now_ns()
-        self.refusals = DoorRefusals()
+        self.refusals = ListenerRefusals()
         self.events = NodeEvents(config.events, config.node_id, self.clock)
         self.pull_token = secrets.token_urlsafe(24)
         self.follow_token = secrets.token_urlsafe(24)
@@ -179,7 +179,7 @@ class Node:
         await self._connect()
         self.maintenance.start()
         self._undo.append(self.maintenance.stop)
-        await self._open_doors()
+        await self._open_listeners()
         self.groups.start()
         self._undo.append(self.groups.stop)
         self.events.start(self.streams, self.metadata, self.files, self._reads, self.maintenance, self.tier)
@@ -251,7 +251,7 @@ class Node:
     def was_removed(self, incarnation: int) -> None:
         """The cluster goes on without this node, if it was its incarnation that was removed.
 
-        It hears nothing of the cluster any more, so its doors close before anything else does.
+        It hears nothing of the cluster any more, so its listeners close before anything else does.
         """
         if incarnation == self.incarnation and not self.ended.done():
             self._superseded(f"node {self.config.node_id} was removed from the cluster")
@@ -331,7 +331,7 @@ class Node:
         )
         await self.ingest.start(self.streams.connect(self.ingest))
 
-    async def _open_doors(self) -> None:
+    async def _open_listeners(self) -> None:
         await self.pull.start(
             PullBackend(
                 node_id=self.config.node_id,

@@ -28,7 +28,7 @@ from liftpy_server.settings.limits import PULL_HELLO_BYTES_MAX, PULL_REQUESTS_MA
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import ListenerRefusals
 
 __all__ = ["PullBackend", "ServedConnection"]
 
@@ -43,10 +43,10 @@ def _host_of(writer: asyncio.StreamWriter) -> str:
     return str(peer[0]) if peer else ""
 
 
-class PullDoor(Protocol):
+class PullListener(Protocol):
     """What a connection came through."""
 
-    refusals: DoorRefusals
+    refusals: ListenerRefusals
 
     def admit(self, *, is_node: bool) -> None:
         """The peer that the calling task serves has shown a token.
@@ -61,12 +61,12 @@ class ServedConnection:
     """Serves one peer until it leaves, breaks the protocol, or is too slow."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: PullBackend, door: PullDoor
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, backend: PullBackend, listener: PullListener
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._backend = backend
-        self._door = door
+        self._listener = listener
         self._config = backend.config
         self._session = FetchSession(backend.lookup, backend.readable, backend.cold)
         self._sender = ResponseSender(writer, backend.executor, backend.config.send_timeout_s)
@@ -109,12 +109,12 @@ class ServedConnection:
                 logger.info("pull connection of %s: too slow or silent, closed", self._peer)
             else:
                 text = f"no hello with the right token within {self._config.hello_timeout_s:g} s"
-                self._door.refusals.auth_failed("pull", self._peer, text, kind="silent")
+                self._listener.refusals.auth_failed("pull", self._peer, text, kind="silent")
             self._writer.transport.abort()
         except ConnectionError:
             pass  # it went away, as peers do
         except OSError as error:
-            self._door.refusals.was_busy("pull", self._peer, f"{error}: closed", kind="error")
+            self._listener.refusals.was_busy("pull", self._peer, f"{error}: closed", kind="error")
             self._writer.transport.abort()
         finally:
             reading.cancel()
@@ -187,7 +187,7 @@ class ServedConnection:
     def _end(self, error: FrameError | None = None) -> None:
         if error is not None:
             self._frame_error = error
-            self._door.refusals.was_malformed("pull", self._peer, str(error))
+            self._listener.refusals.was_malformed("pull", self._peer, str(error))
         self._has_ended = True
         self._requests.hurry()
         if not self._queue.full():
@@ -273,12 +273,12 @@ class ServedConnection:
         self._is_node = hmac.compare_digest(token, backend.follow_token.encode())
         if not self._is_node and not hmac.compare_digest(token, backend.token.encode()):
             text = "the token is not this node's; clients get it over NATS from LIFT.API.METADATA"
-            self._door.refusals.auth_failed("pull", self._peer, text)
+            self._listener.refusals.auth_failed("pull", self._peer, text)
             raise RequestError(ErrorCode.UNAUTHENTICATED, text)
         try:
-            self._door.admit(is_node=self._is_node)
+            self._listener.admit(is_node=self._is_node)
         except RequestError as error:
-            self._door.refusals.was_busy("pull", self._peer, str(error))
+            self._listener.refusals.was_busy("pull", self._peer, str(error))
             raise
         self._admitted = True
         self._frames.admit()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_server.listeners.listener import Listener
-from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.listeners.refusals import ListenerRefusals
 from liftpy_server.pull.connection import ServedConnection
 from liftpy_server.pull.requests import RequestError
 
@@ -37,13 +37,17 @@ class PullServer:
     """
 
     def __init__(
-        self, config: PullConfig, connections_max: int, refusals: DoorRefusals | None = None, strangers_max: int = 64
+        self,
+        config: PullConfig,
+        connections_max: int,
+        refusals: ListenerRefusals | None = None,
+        strangers_max: int = 64,
     ) -> None:
         host, port = config.host, config.port
         self._connections_max = connections_max
         self._clients: set[asyncio.Task[None]] = set()
         self._stopping = False
-        self.refusals = refusals or DoorRefusals()
+        self.refusals = refusals or ListenerRefusals()
         tls = config.tls_context()
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:

@@ -1,4 +1,4 @@
-"""A request's body, and a refusal, as both doors over NATS read and write them."""
+"""A request's body, and a refusal, as both listeners over NATS read and write them."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import ListenerRefusals
     from liftpy_server.requests.node_key import NodeKey
 
 __all__ = ["NODE_PREFIX", "Body", "NodeRequests", "request_proven"]
@@ -60,7 +60,7 @@ class NodeRequests:
         client: Callable[[], Client],
         key: NodeKey | None,
         token_of: Callable[[str], str],
-        refusals: DoorRefusals,
+        refusals: ListenerRefusals,
     ) -> None:
         self._node_id = node_id
         self._local = local
@@ -164,7 +164,7 @@ async def request_proven(
     prove: Callable[[str], dict[str, str]],
     key: NodeKey,
     timeout_s: float,
-    refusals: DoorRefusals,
+    refusals: ListenerRefusals,
     *,
     foreign_s: float | None = None,
 ) -> bytes:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nats.micro.request import Request
 
-    from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import ListenerRefusals
     from liftpy_server.requests.between_nodes import Body
 
 __all__ = ["Budget", "Pace", "Refuser", "Shared"]
@@ -31,7 +31,7 @@ _REST: Final = 4.0  # times what gathering took
 class Refuser:
     """Answers refusals, a thousand a second at most: an answer costs more than a look at the request.
 
-    Those beyond are counted by `DoorRefusals` like all, and get no answer.
+    Those beyond are counted by `ListenerRefusals` like all, and get no answer.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Budget:
     """Hands the requests of one endpoint to tasks, 256 at once; further ones are refused as busy.
 
     Args:
-        door: Door that the requests came through, for the count and the log.
+        listener: Listener that the requests came through, for the count and the log.
         tasks: What is under way, of this endpoint and of others.
         answer: Takes a request.
         refusals: Counts those that were sent away.
@@ -67,12 +67,12 @@ class Budget:
 
     def __init__(
         self,
-        door: str,
+        listener: str,
         tasks: set[asyncio.Future[None]],
         answer: Callable[[Request], Awaitable[None]],
-        refusals: DoorRefusals,
+        refusals: ListenerRefusals,
     ) -> None:
-        self._door = door
+        self._listener = listener
         self._all_tasks = tasks
         self._answer = answer
         self._refusals = refusals
@@ -83,7 +83,7 @@ class Budget:
         """Accept a request."""
         if self._under_way >= _REQUESTS_MAX:
             text = f"busy: {_REQUESTS_MAX} of these requests are under way; try again later"
-            self._refusals.was_busy(self._door, request.subject, text)
+            self._refusals.was_busy(self._listener, request.subject, text)
             with suppress(ValueError, NatsError, OSError):  # no reply subject, or NATS is gone
                 await self._refuser.refuse(request, ErrorCode.TOO_MANY_REQUESTS, text)
             return

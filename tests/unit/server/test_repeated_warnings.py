@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.listeners.refusals import ListenerRefusals
 from liftpy_server.repeated_warnings import RepeatedWarnings
 from liftpy_server.settings.limits import LOG_REPEAT_S
 
@@ -48,9 +48,9 @@ def test_kinds_are_told_apart_and_too_many_of_them_are_one(caplog, warnings):
     assert lines(caplog)[-1] == "later"
 
 
-def test_doors_count_what_they_refuse_and_log_little_of_it(caplog):
+def test_listeners_count_what_they_refuse_and_log_little_of_it(caplog):
     now_s = 0.0
-    refusals = DoorRefusals(lambda: now_s)
+    refusals = ListenerRefusals(lambda: now_s)
     for number in range(500):
         now_s = number / 100
         refusals.auth_failed("pull", f"10.0.0.{number % 250}:4000", "wrong token")

@@ -207,11 +207,11 @@ async def _serve_host(settings: NodeConfig, nodes: list[HostNode], *, as_json: b
     from liftpy.cli.cluster.host import Host
     from liftpy.cli.cluster.host_pages import host_pages
     from liftpy_server.admin.http import HttpServer
-    from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import ListenerRefusals
 
     stop = stop_event()
     host = Host(settings.node_id, nodes)
-    http = HttpServer(settings.http, DoorRefusals(), host_pages(host))
+    http = HttpServer(settings.http, ListenerRefusals(), host_pages(host))
     await http.start()
     try:
         host.start()

@@ -280,7 +280,7 @@ class NodeHandlers:
             async with asyncio.timeout(_SILENCE_TIMEOUT_S):
                 while True:
                     await self._requests.ask(node_id, "NODE.LEFT", {}, _SILENCE_TIMEOUT_S, token=removed.follow_token)
-                    if is_waiting:  # it closes its doors behind the answer that it waits for
+                    if is_waiting:  # it closes its listeners behind the answer that it waits for
                         return
                     await asyncio.sleep(_LOOK_S)
         except NodeSilentError as error:

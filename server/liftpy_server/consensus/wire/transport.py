@@ -24,7 +24,7 @@ from liftpy_server.consensus.pysyncobj_core import monotonic
 from liftpy_server.consensus.wire.admission import PeerRefusedError, check_peer
 from liftpy_server.consensus.wire.link import Link, tls_context
 from liftpy_server.consensus.wire.session import PeerIdentity, WrongKeyError, WrongNodeError
-from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.listeners.refusals import ListenerRefusals
 from liftpy_server.repeated_warnings import RepeatedWarnings
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class RaftTransport:
         TransportError: it can not listen.
     """
 
-    def __init__(self, settings: RaftSettings, refusals: DoorRefusals | None = None) -> None:
-        self._refusals = refusals or DoorRefusals()
+    def __init__(self, settings: RaftSettings, refusals: ListenerRefusals | None = None) -> None:
+        self._refusals = refusals or ListenerRefusals()
         self._accept_at = 0.0  # when the process could open no more files, the port is closed for a moment
         self._settings = settings
         self._given = {voter.node_id: voter for voter in settings.voters}

@@ -32,7 +32,7 @@ from liftpy_envelope.groups import (
 )
 from liftpy_server.groups.core.committing import commit_as_member, commit_without_member
 from liftpy_server.groups.core.inputs import DeleteGroup, Effects, GroupTick, StreamsChanged
-from liftpy_server.groups.core.member import GroupImage, Member, joined_generation, size_of_wishes
+from liftpy_server.groups.core.member import GroupImage, Member, joined_generation, size_of_join_options
 from liftpy_server.groups.core.records import OFFSET_HEAD, OFFSET_SUFFIX, GroupRecord, group_key
 from liftpy_server.groups.core.roster import Roster
 
@@ -104,7 +104,7 @@ class GroupCoordinator:
             )
             return self._table.growth(self.group, sizes)
         known = self._roster.by_nonce(request.nonce) or self._roster.by_instance(request.instance_id)
-        return size_of_wishes(request) - (0 if known is None else known.size_bytes)
+        return size_of_join_options(request) - (0 if known is None else known.size_bytes)
 
     @property
     def next_s(self) -> float:

@@ -70,23 +70,23 @@ class Member:
     size_bytes: int = 0
 
     def __post_init__(self) -> None:
-        self.size_bytes = size_of_wishes(self)
+        self.size_bytes = size_of_join_options(self)
 
     @classmethod
     def joining(cls, generation: int, request: JoinRequest) -> Member:
         """A member as it joins in a generation, which is part of its id; it has nothing yet."""
         return cls(
             member_id=f"{generation}-{request.nonce.hex()}",
-            **_wishes(request),
+            **_join_options(request),
             nonce=request.nonce,
             instance_id=request.instance_id,
         )
 
     def change(self, request: JoinRequest) -> None:
         """Take over what the same process asks for now."""
-        for name, value in _wishes(request).items():
+        for name, value in _join_options(request).items():
             setattr(self, name, value)
-        self.size_bytes = size_of_wishes(self)
+        self.size_bytes = size_of_join_options(self)
 
     @property
     def assigned(self) -> list[PartitionKey]:
@@ -124,10 +124,10 @@ class Member:
 
     def to_value(self) -> bytes:
         """The value of the member's record in the log."""
-        wishes = [self.revision, self.instance_id, self.client_id, self.rack]
+        options = [self.revision, self.instance_id, self.client_id, self.rack]
         times = [self.session_timeout_ms, self.rebalance_timeout_ms]
         partitions = [_packed(self.held), _packed(self.revoking), _packed(dict.fromkeys(self.target, 0))]
-        row = [_VERSION, self.nonce, *wishes, *times, list(self.subscriptions), self.generation, *partitions]
+        row = [_VERSION, self.nonce, *options, *times, list(self.subscriptions), self.generation, *partitions]
         return bytes(msgpack.packb([*row, list(self.fenced)]))
 
     @classmethod
@@ -191,13 +191,13 @@ def joined_generation(member_id: str) -> int:
     return int(number) if number.isascii() and number.isdigit() and len(number) <= _DIGITS_MAX else -1
 
 
-def size_of_wishes(asked: JoinRequest | Member) -> int:
+def size_of_join_options(asked: JoinRequest | Member) -> int:
     """What a member asks for, in bytes, and about what it takes besides."""
     texts = (asked.client_id, asked.instance_id, asked.rack or "", *asked.subscriptions)
     return _MEMBER_BYTES + sum(map(len, texts)) + _TEXT_BYTES * len(asked.subscriptions)
 
 
-def _wishes(request: JoinRequest) -> dict[str, Any]:
+def _join_options(request: JoinRequest) -> dict[str, Any]:
     names = ("revision", "client_id", "rack", "session_timeout_ms", "rebalance_timeout_ms", "subscriptions")
     return {name: getattr(request, name) for name in names}
 

@@ -1,4 +1,4 @@
-"""The replicas of a node: their clock, their links to leaders, and their voice in the metadata.
+"""The replicas of a node: their clock, their links to leaders, and their proposals to the metadata.
 
 Idle partitions cost nothing: a replica in a steady state is not ticked. What it would find out by itself, that its
 leader is silent or its follower lags, the host sees for all of them at once by looking at the links.

@@ -1,6 +1,6 @@
 """Reads of what a partition has in the bucket and no longer in its log, in the manner of a log's own reads.
 
-Nothing waits here: what is in the cache is given out at once, and what is not is fetched, while the reader goes on
+Nothing waits here: what is in the cache is returned at once, and what is not is fetched, while the reader goes on
 with something else until it is called.
 """
 
@@ -129,7 +129,7 @@ class ColdReads:
         Args:
             partition: Led here.
             offset: First offset wanted.
-            bytes_max: About how much; the first batch is given out whatever its size.
+            bytes_max: About how much; the first batch is returned whatever its size.
             hint: The last slice of the previous read.
             wake: Called once when they are there or can not be had, unless `stop_waiting` takes that back.
 

@@ -63,15 +63,15 @@ def test_node(node):
     assert found[("liftpy_resident_bytes",)] > 1_000_000
 
 
-def test_doors(node):
+def test_listeners(node):
     node.refusals.auth_failed("pull", "10.0.0.9:4000", "wrong token")
     node.refusals.was_busy("admin", "LIFT.API.CLUSTER.INFO", "too many at once")
     node.refusals.was_malformed("raft", "10.0.0.9:4001", "not a frame")
     found = samples(node)
-    assert found[("liftpy_auth_failures_total", ("door", "pull"))] == 1
-    assert found[("liftpy_auth_failures_total", ("door", "node"))] == 0
-    assert found[("liftpy_busy_refusals_total", ("door", "admin"))] == 1
-    assert found[("liftpy_malformed_requests_total", ("door", "raft"))] == 1
+    assert found[("liftpy_auth_failures_total", ("listener", "pull"))] == 1
+    assert found[("liftpy_auth_failures_total", ("listener", "node"))] == 0
+    assert found[("liftpy_busy_refusals_total", ("listener", "admin"))] == 1
+    assert found[("liftpy_malformed_requests_total", ("listener", "raft"))] == 1
 
 
 def test_followers(node):

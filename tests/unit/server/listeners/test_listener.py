@@ -1,4 +1,4 @@
-"""A door stays open for those who are awaited, however many others stand in it."""
+"""A listener stays open for those who are awaited, however many others stand in it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 import trustme
 
 from liftpy_server.listeners.listener import Listener
-from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.listeners.refusals import ListenerRefusals
 
 FRIEND, STRANGER, OTHER_STRANGER = "127.0.0.2", "127.0.0.3", "127.0.0.4"
 
 
-class Door:
+class Welcoming:
     """A listener whose peers are admitted when they say so, and are told that they were."""
 
     def __init__(self, **given):
-        self.refusals = DoorRefusals()
+        self.refusals = ListenerRefusals()
         self.sock = socket.create_server(("127.0.0.1", 0))
         self.port = self.sock.getsockname()[1]
         self.listener = Listener(
@@ -47,8 +47,8 @@ class Door:
 
 
 @pytest.fixture
-async def door():
-    made = Door()
+async def welcoming():
+    made = Welcoming()
     made.listener.start(made.serve)
     yield made
     await made.listener.stop()
@@ -62,39 +62,39 @@ async def is_closed(reader, timeout_s=5.0):
             return True
 
 
-async def test_the_oldest_stranger_of_an_address_goes_for_a_newer_one(door):
-    friend = await door.enter()
-    crowd = [await door.knock() for _ in range(10)]
+async def test_the_oldest_stranger_of_an_address_goes_for_a_newer_one(welcoming):
+    friend = await welcoming.enter()
+    crowd = [await welcoming.knock() for _ in range(10)]
     for reader, _ in crowd[:6]:
         assert await is_closed(reader)
-    assert door.listener.count == 5
-    assert door.refusals.busy["pull"] == 6
-    await door.enter(STRANGER)  # who comes from the same address is served as well, when it says at once who it is
+    assert welcoming.listener.count == 5
+    assert welcoming.refusals.busy["pull"] == 6
+    await welcoming.enter(STRANGER)  # who comes from the same address is served as well, when it says at once who it is
     friend[1].write(b"more")
     with pytest.raises(TimeoutError):
         await is_closed(friend[0], 0.05)
 
 
-async def test_strangers_of_many_addresses(door):
-    crowd = [await door.knock(f"127.0.1.{number}") for number in range(1, 13)]
+async def test_strangers_of_many_addresses(welcoming):
+    crowd = [await welcoming.knock(f"127.0.1.{number}") for number in range(1, 13)]
     for reader, _ in crowd[:4]:
         assert await is_closed(reader)
-    assert door.listener.count == 8
-    await door.enter()
+    assert welcoming.listener.count == 8
+    await welcoming.enter()
 
 
-async def test_strangers_do_not_count_when_they_are_gone(door):
+async def test_strangers_do_not_count_when_they_are_gone(welcoming):
     for _ in range(20):
-        _, writer = await door.knock()
+        _, writer = await welcoming.knock()
         writer.close()
         await writer.wait_closed()
-    await door.enter()
-    assert door.refusals.busy["pull"] <= 16
+    await welcoming.enter()
+    assert welcoming.refusals.busy["pull"] <= 16
 
 
-async def test_it_opens_again_when_files_can_be_opened_again(door, monkeypatch, caplog):
+async def test_it_opens_again_when_files_can_be_opened_again(welcoming, monkeypatch, caplog):
     """The oldest stranger goes for that; nothing is said again and again."""
-    idle, _ = await door.knock()
+    idle, _ = await welcoming.knock()
     accept, left = socket.socket.accept, [3]
 
     def refuse(sock):
@@ -104,10 +104,10 @@ async def test_it_opens_again_when_files_can_be_opened_again(door, monkeypatch, 
         return accept(sock)
 
     monkeypatch.setattr(socket.socket, "accept", refuse)
-    await door.enter()
+    await welcoming.enter()
     assert await is_closed(idle)
     assert left == [0]
-    assert door.refusals.busy["pull"] == 3
+    assert welcoming.refusals.busy["pull"] == 3
     assert caplog.text.count("Too many open files") == 1
 
 
@@ -117,40 +117,40 @@ async def test_strangers_are_counted_before_tls_begins():
     authority.issue_cert("localhost").configure_cert(server)
     client = ssl.create_default_context()
     authority.configure_trust(client)
-    door = Door(tls=server, handshake_timeout_s=30.0)
-    door.listener.start(door.serve)
-    crowd = [await door.knock() for _ in range(10)]
+    welcoming = Welcoming(tls=server, handshake_timeout_s=30.0)
+    welcoming.listener.start(welcoming.serve)
+    crowd = [await welcoming.knock() for _ in range(10)]
     for reader, _ in crowd[:6]:
         assert await is_closed(reader)
-    assert door.listener.count == 4
+    assert welcoming.listener.count == 4
     _, garbage = crowd[9]
     garbage.write(b"GET / HTTP/1.1\r\n\r\n")
     async with asyncio.timeout(5):
         await crowd[9][0].read()
     reader, writer = await asyncio.open_connection(
-        "127.0.0.1", door.port, local_addr=(FRIEND, 0), ssl=client, server_hostname="localhost"
+        "127.0.0.1", welcoming.port, local_addr=(FRIEND, 0), ssl=client, server_hostname="localhost"
     )
     writer.write(b"?")
     assert await reader.readexactly(1) == b"!"
-    assert door.refusals.malformed["pull"] == 1
+    assert welcoming.refusals.malformed["pull"] == 1
     writer.close()
-    await door.listener.stop()
+    await welcoming.listener.stop()
 
 
-async def test_all_are_closed_when_it_stops(door):
-    peers = [await door.enter(), await door.knock()]
-    await door.listener.stop()
+async def test_all_are_closed_when_it_stops(welcoming):
+    peers = [await welcoming.enter(), await welcoming.knock()]
+    await welcoming.listener.stop()
     for reader, _ in peers:
         assert await is_closed(reader)
     with pytest.raises(ConnectionError):
-        await door.knock()
+        await welcoming.knock()
 
 
-async def test_a_peer_that_is_sent_away_before_it_was_served_leaves_no_socket(door):
+async def test_a_peer_that_is_sent_away_before_it_was_served_leaves_no_socket(welcoming):
     """Both come in one pass of the event loop."""
     before = open_sockets()
-    crowd = [socket.create_connection(("127.0.0.1", door.port), source_address=(STRANGER, 0)) for _ in range(30)]
-    await door.enter()
+    crowd = [socket.create_connection(("127.0.0.1", welcoming.port), source_address=(STRANGER, 0)) for _ in range(30)]
+    await welcoming.enter()
     assert open_sockets() <= before + len(crowd) + 4 + 2
     for sock in crowd:
         sock.close()

@@ -10,7 +10,7 @@ from nats.aio.msg import Msg
 from nats.micro.request import Request
 
 from liftpy_envelope.errors import ErrorCode
-from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.listeners.refusals import ListenerRefusals
 from liftpy_server.requests.budget import Budget, Pace, Shared
 from liftpy_server.requests.errors import AdminError
 
@@ -29,7 +29,7 @@ class Inbox:
 
 
 async def test_too_many_at_once_are_refused_as_busy_counted_and_few_of_them_answered():
-    inbox, refusals, gate = Inbox(), DoorRefusals(), asyncio.Event()
+    inbox, refusals, gate = Inbox(), ListenerRefusals(), asyncio.Event()
     tasks = set()
 
     async def answer(request):
@@ -61,7 +61,7 @@ async def test_a_flood_of_refusals_lets_others_in_between():
         await never.wait()
 
     tasks = set()
-    budget = Budget("admin", tasks, answer, DoorRefusals())
+    budget = Budget("admin", tasks, answer, ListenerRefusals())
     turns = 0
 
     async def other():

@@ -20,7 +20,7 @@ from liftpy_server.consensus.wire import transport as transport_module
 from liftpy_server.consensus.wire.link import tls_context
 from liftpy_server.consensus.wire.session import PeerSession, WrongKeyError
 from liftpy_server.consensus.wire.transport import RaftTransport, TransportError
-from liftpy_server.listeners.refusals import DoorRefusals
+from liftpy_server.listeners.refusals import ListenerRefusals
 from support.raft_kit import KEY, free_port, tls_files
 
 MESSAGE = {"type": "response_vote", "term": 3}
@@ -32,7 +32,7 @@ class End:
     def __init__(self, voters, node_id, folder, **settings):
         port = next(voter.port for voter in voters if voter.node_id == node_id)
         given = {"node_id": node_id, "voters": voters, "folder": folder, "bind_port": port}
-        self.refusals = DoorRefusals()
+        self.refusals = ListenerRefusals()
         self.transport = RaftTransport(RaftSettings(**given | settings), self.refusals)
         self.transport.admit({voter.node_id: voter for voter in voters})
         self.connected: set[str] = set()

@@ -1,6 +1,6 @@
 """`LIFT.NODE.<node_id>.>`: where the other nodes of the cluster reach this one over NATS, and nobody else.
 
-A node without the cluster's key is alone, and has no such door.
+A node without the cluster's key is alone, and has no such listener.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
     from nats.aio.msg import Msg
 
-    from liftpy_server.listeners.refusals import DoorRefusals
+    from liftpy_server.listeners.refusals import ListenerRefusals
     from liftpy_server.requests.node_key import NodeKey
 
-__all__ = ["NodeDoor"]
+__all__ = ["NodeListener"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class _ProvenRequest(Request):
         await super().respond(data, (headers or {}) | self._key.headers_of_answer(self._proof, data))
 
 
-class NodeDoor:
+class NodeListener:
     """Accepts requests from nodes of the cluster only.
 
     Args:
@@ -60,7 +60,7 @@ class NodeDoor:
         token_of: Callable[[str], str],
         key: NodeKey,
         endpoints: Mapping[str, Callable[[Request], Awaitable[None]]],
-        refusals: DoorRefusals,
+        refusals: ListenerRefusals,
     ) -> None:
         self._node_id = node_id
         self._token_of = token_of

@@ -43,7 +43,7 @@ async def send(cluster, node_id, endpoint, data, headers=None, reply="_INBOX.str
 
     cluster.inboxes[reply] = take
     message = Msg(cluster, subject=f"LIFT.NODE.{node_id}.{endpoint}", reply=reply, data=data, headers=headers)
-    await cluster[node_id].door.accept(message)
+    await cluster[node_id].listener.accept(message)
     (answer,) = answers
     return json.loads(answer.data)
 
@@ -76,8 +76,8 @@ async def test_a_request_that_was_overheard_is_worth_nothing(cluster, monkeypatc
         answer = await send(cluster, node_id, endpoint, body, headers, inbox)
         assert answer["error"]["code"] == 401
     assert (cluster["n2"].asked, cluster["n3"].asked) == (["NODE.INFO"], [])
-    cluster["n2"].door._token_of = lambda _: "token of the next run"
-    cluster["n2"].door._replays = Replays()
+    cluster["n2"].listener._token_of = lambda _: "token of the next run"
+    cluster["n2"].listener._replays = Replays()
     assert (await send(cluster, "n2", "NODE.INFO", data, headers, reply))["error"]["code"] == 401
 
 
@@ -102,7 +102,7 @@ async def test_a_node_that_is_only_played_is_silent_and_says_what_came(cluster):
     async def stranger(message):
         await cluster.publish(message.reply, b'{"error": {"code": 409, "err_code": 19, "description": "no"}}')
 
-    cluster["n2"].door.accept = stranger
+    cluster["n2"].listener.accept = stranger
     with pytest.raises(NodeSilentError, match="an answer that does not prove the cluster's key"):
         await cluster["n1"].requests.ask("n2", "NODE.INFO", {}, 0.05)
 
