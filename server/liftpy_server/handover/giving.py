@@ -151,9 +151,15 @@ class Giving:
                 why = str(error)
             stay = [move for move in some if self._is_led(move) and _key_of(move) not in self._giving]
             took_s = loop.time() - began_s
-            if len(stay) < len(some):
-                logger.info(
-                    "handed over the lead of %d partitions to node %s in %.3f s", len(some) - len(stay), target, took_s
+            leaders = self._leaders_of([move for move in some if not self._is_led(move)])
+            if moved := leaders.count(target):
+                logger.info("handed over the lead of %d partitions to node %s in %.3f s", moved, target, took_s)
+            if others := len(leaders) - moved:
+                logger.warning(
+                    "%d partitions that were to be handed over to node %s are led by others: this node was deposed "
+                    "meanwhile, and their streams tell of the gaps",
+                    others,
+                    target,
                 )
             if stay:
                 logger.warning("%d partitions can not be handed over to node %s now: %s", len(stay), target, why)
@@ -165,6 +171,12 @@ class Giving:
     def _is_led(self, move: LeaderMove) -> bool:
         partition = self._streams.by_key.get(_key_of(move))
         return partition is not None and partition.is_leading and partition.epoch == move["leader_epoch"]
+
+    def _leaders_of(self, moves: Sequence[LeaderMove]) -> list[str]:
+        """Who leads partitions now, but for those that are gone or that nobody leads."""
+        streams = {stream.uuid: stream.partitions for stream in self._metadata.state.streams.values()}
+        leaders = (streams[move["uuid"]][move["partition"]].leader for move in moves if move["uuid"] in streams)
+        return [leader for leader in leaders if leader is not None]
 
     async def _give_some(self, target: str, moves: Sequence[LeaderMove]) -> str:
         """Hand over to one node what fits into a request. Returns why something may be left."""

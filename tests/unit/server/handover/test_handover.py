@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from liftpy_envelope.errors import ErrorCode, LiftError
+from liftpy_envelope.pull import PartitionKey
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_server.handover import giving, handover, held, taking
 from liftpy_server.handover.handover import Handover
@@ -413,6 +414,29 @@ async def test_a_node_that_does_not_answer_is_not_waited_for_again(make, monkeyp
     assert len(await kit.nodes["a"].giving.give([move, move | {"version": 2}])) == 2
     assert asked == ["b", "b"]
     assert kit.replicas["a"].partition.held is None
+
+
+@pytest.mark.parametrize(
+    ("leader", "words"), [("b", "handed over the lead of 1"), ("c", "1 partitions that were to be")]
+)
+async def test_who_leads_in_the_end_is_told(monkeypatch, caplog, leader, words):
+    """A leader that starves may be deposed while it hands over, and then another one leads."""
+    uuid, key = "ab" * 16, PartitionKey(bytes.fromhex("ab" * 16), 0)
+    config = SimpleNamespace(is_internal=False, group=None)
+    partition = SimpleNamespace(is_leading=True, epoch=3, stream=SimpleNamespace(config=config))
+    known = SimpleNamespace(uuid=uuid, partitions=[SimpleNamespace(leader=leader)])
+    metadata = SimpleNamespace(state=SimpleNamespace(streams={"s": known}))
+    gives = giving.Giving(SimpleNamespace(streams=SimpleNamespace(by_key={key: partition})), None, metadata)
+
+    async def give(_target, _moves):
+        partition.is_leading = False
+        return ""
+
+    monkeypatch.setattr(gives, "_give_some", give)
+    caplog.set_level("INFO")
+    assert await gives.give([{"uuid": uuid, "partition": 0, "leader": "b", "leader_epoch": 3, "version": 1}]) == []
+    (line,) = caplog.messages
+    assert words in line
 
 
 async def test_a_node_that_stops_takes_nothing(make):
