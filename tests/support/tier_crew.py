@@ -302,7 +302,10 @@ async def running_crew(home: Path, history: History, *, rate: float) -> AsyncIte
     The last node's disk is one of its own where that can be: how long it lasts is nobody else's doing.
     """
     with seaweedfs(home / "s3") as s3, StoreGate(s3.endpoint) as gate:
-        kit = ClusterKit(home, toml=tier_toml(SimpleNamespace(url=s3.url, endpoint=gate.endpoint), PREFIX, **SIZES))
+        kit = ClusterKit(
+            home,
+            toml=tier_toml(SimpleNamespace(url=s3.url, endpoint=gate.endpoint, prefixes=s3.prefixes), PREFIX, **SIZES),
+        )
         for process in kit.nodes.values():
             process.environment |= s3.environment
         disk = SmallDisk(kit.nodes["node-3"].data, SMALL_DISK_BYTES)
