@@ -18,7 +18,7 @@ help:
 	@echo "make demo     336,776 real messages through three nodes, a bucket and Spark, the leader killed half-way, all checked"
 	@echo "make quick    formatter, linter, types, import layers, and the unit tests that your change reaches: under two minutes"
 	@echo "make test     all that runs in one process, and a test of each promise with nodes, NATS, S3 and Spark: ten minutes"
-	@echo "make test-all make test and make test-rest: all tests but the slow ones, in 45 to 60 minutes"
+	@echo "make test-all make test and make test-rest: all tests but the slow ones, in 30 to 35 minutes"
 	@echo "make check    formatter, linter, types, import layers"
 	@echo "make docs     the documentation as a site in build/site, its links checked and its snippets run"
 	@echo "make bench    liftpy and JetStream side by side (make bench-quick for a short run)"
