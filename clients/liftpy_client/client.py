@@ -373,8 +373,8 @@ class Lift(Admin):
 
         Args:
             stream: Name of the stream.
-            start: As for `consume`.
-            stop: As for `consume`, but required.
+            start: Start, as for `consume`.
+            stop: Stop, as for `consume`, but required.
             partitions: Numbers of the partitions; by default all.
             subjects: Only messages on these NATS subjects, wildcards included; by default all.
             columns: Some of offset, timestamp, partition, subject, key, headers, value, message_id, leader_epoch; by

@@ -113,7 +113,7 @@ class FollowRequest(NamedTuple):
         bytes_max: About how many bytes of record batches the response may hold; at least one batch always fits.
         wait_ms_max: How long to wait for news.
         fetches: Partitions that enter the session, or go on in it.
-        questions: They are answered at once; a partition that is asked about is fetched no longer.
+        questions: Questions that are answered at once; a partition that is asked about is fetched no longer.
         forget: Partitions that leave the session; before others enter it.
         hears: 1: the follower hears NATS, and could lead; else 0.
     """

@@ -36,7 +36,7 @@ class Violation(NamedTuple):
         """Why whoever publishes to a subject, and waits for an answer in an inbox, waits in vain; None if not so.
 
         Args:
-            subject: As it was published to.
+            subject: Subject that was published to.
             inbox: What all inboxes of the connection begin with.
         """
         if self.is_publish and self.subject == subject.lower():

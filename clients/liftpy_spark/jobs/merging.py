@@ -124,7 +124,7 @@ def merge(
         spark: Spark session.
         settings: Settings of the bucket.
         runs: What `plan_merge` gave.
-        progress: Is told of it.
+        progress: Called with what is done, of how much.
 
     Returns:
         how many objects became others.

@@ -105,7 +105,7 @@ def scrub(
         spark: Spark session.
         settings: Settings of the bucket.
         paths: Paths of the partitions.
-        progress: Is told of it.
+        progress: Called with what is done, of how much.
         task_bytes: About how much a task reads.
 
     Returns:

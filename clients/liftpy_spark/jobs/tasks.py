@@ -76,12 +76,12 @@ def run_tasks(
     Args:
         spark: Spark session.
         given: A value for each task; Spark can hand it to its workers with a function.
-        work: Is called in a Python worker; a module that is there has it. It may be called twice for a value. It gives
+        work: Called in a Python worker; a module that is there has it. It may be called twice for a value. It gives
             plain values, as msgpack has them: numbers, text, bytes, lists, objects; a named tuple becomes a list.
         what: The work, for messages and for Spark's pages.
         read: Makes the result of what `work` gave, on the driver. It raises ManifestCorruptError (as `Row` and
             `Fields` of manifests do) or ValueError where that is not what it must be.
-        progress: Is told of it.
+        progress: Called with what is done, of how much.
 
     Returns:
         what `read` made of it, in the order of `given`.

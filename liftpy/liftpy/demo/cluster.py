@@ -70,7 +70,7 @@ async def open_cluster(nodes: int, tell: Callable[[str], None], *, s3: bool = Fa
 
     Args:
         nodes: How many; one alone is no cluster.
-        tell: Is told where the logs are kept.
+        tell: Called with where the logs are kept.
         s3: S3 server and its bucket.
 
     Raises:

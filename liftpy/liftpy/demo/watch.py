@@ -71,7 +71,7 @@ class Watch:
 
     Args:
         lift: Whom to ask.
-        on_seen: Is called with all streams, by name; with none while no node answers.
+        on_seen: Called with all streams, by name; with none while no node answers.
 
     Attributes:
         leaders: Nodes that led a stream, by its name and the epoch.

@@ -31,7 +31,7 @@ class ThriftList(NamedTuple):
 
     Attributes:
         kind: Type of all values.
-        values: They themselves.
+        values: Values of the list.
     """
 
     kind: int
@@ -42,11 +42,11 @@ class ThriftReader:
     """Reads values one after the other.
 
     Args:
-        content: Where they stand.
-        at: Where the first one begins.
+        content: Bytes that hold the values.
+        at: Position of the first value.
 
     Attributes:
-        at: Where the next one begins.
+        at: Position of the next value.
     """
 
     def __init__(self, content: bytes | memoryview, at: int = 0) -> None:

@@ -36,7 +36,7 @@ def collect_directory(
         uuids: UUIDs of the streams that the bucket has; files of others stay, unless the bucket has decisions on them.
         only: The uuid of the only stream to look at; None: of all.
         older_than_s: Younger files stay, seconds: more than a batch ever takes.
-        deletes: They are deleted; otherwise they are counted.
+        deletes: Whether they are deleted; otherwise they are counted.
         now_ns: Time by the clock of the directory, ns since the epoch; by default that of this machine.
 
     Raises:

@@ -91,7 +91,7 @@ def plan_collect(
         settings: Settings of the bucket.
         paths: Paths of the partitions.
         grace_s: What nobody names stays for so long, seconds.
-        progress: Is told of it.
+        progress: Called with what is done, of how much.
 
     Returns:
         for each partition what nobody names.
@@ -121,7 +121,7 @@ def collect(
         settings: Settings of the bucket.
         paths: Paths of the partitions.
         grace_s: What nobody names stays for so long, seconds, by the clock of the store.
-        progress: Is told of it; there is more to do when there is much to be deleted.
+        progress: Called with what is done, of how much; there is more to do when there is much to be deleted.
 
     Returns:
         for each partition what was deleted; of a task that was repeated, what its last attempt deleted.
@@ -172,9 +172,9 @@ def collect_staged(
         uuid: UUID of the stream; None: of all, also of those that were deleted.
         older_than_s: Younger objects stay, and documents of applications that wrote since, seconds: more than a batch
             ever takes.
-        deletes: They are deleted; otherwise they are counted.
+        deletes: Whether they are deleted; otherwise they are counted.
         now_ns: Time by the clock of the store, ns since the epoch; by default that of this machine.
-        progress: Is told of it.
+        progress: Called with what is done, of how much.
 
     Raises:
         JobFailedError: a task failed for good.

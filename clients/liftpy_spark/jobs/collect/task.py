@@ -106,7 +106,7 @@ class LookTask(NamedTuple):
         settings: Settings of the bucket.
         ranges: Ranges that it lists.
         grace_ns: Younger objects are not looked at.
-        wants_candidates: They are to be taken; otherwise they are counted.
+        wants_candidates: Whether they are to be taken; otherwise they are counted.
     """
 
     settings: S3Settings
@@ -155,7 +155,7 @@ class StagingTask(NamedTuple):
         prefix: Prefix of the streams' uuids.
         older_than_s: Younger objects stay, seconds.
         now_ns: The time, ns since the epoch.
-        deletes: They are deleted; otherwise they are counted.
+        deletes: Whether they are deleted; otherwise they are counted.
     """
 
     settings: S3Settings

@@ -209,7 +209,7 @@ def compact(
         plans: What `plan_compact` gave.
         config: Configuration, as for the plans.
         alone: No node works with this bucket, so that tombstones may go.
-        progress: Is told of it.
+        progress: Called with what is done, of how much.
         task_bytes: About how much of the bucket a task of the second step reads the keys of.
 
     Raises:

@@ -70,7 +70,7 @@ def find_superseded(
         spark: Spark session.
         work: Compaction pass.
         bins: Objects whose keys each task reads, with their places.
-        progress: Is told of it.
+        progress: Called with what is done, of how much.
 
     Raises:
         JobFailedError: an object could not be read.
@@ -108,7 +108,7 @@ def run_rewrites(
         found: Superseded records.
         work: Compaction pass.
         rewrites: What is written anew.
-        progress: Is told of it.
+        progress: Called with what is done, of how much.
 
     Returns:
         what came of each, in order.

@@ -141,7 +141,7 @@ def copy_history(
         source: Where histories are.
         target: Where they go: a prefix without anything, with an earlier copy, or with the catalog of a cluster.
         names: Names of streams, or their uuids; () for all.
-        progress: Is told of how many objects are done, of how many.
+        progress: Called with how many objects are done, of how many.
         task_bytes: About how much a task copies.
         hold_s: Time for which objects of the source are held if this is killed, seconds; 0 holds nothing, and writes
             nothing to the source: for one that nobody else writes to either.

@@ -143,7 +143,7 @@ def copy_all(
         partitions: Partitions by their paths.
         labels: Labels of the partitions, for people.
         task_bytes: About how much a task copies.
-        progress: Is told of how many objects are done, of how many.
+        progress: Called with how many objects are done, of how many.
 
     Raises:
         TierError: a manifest can not be read.

@@ -141,7 +141,7 @@ def export(
         paths: Paths of the partitions.
         target: What is exported to.
         include_headers: Whether there is a column `headers`.
-        progress: Is told of it.
+        progress: Called with what is done, of how much.
         task_bytes: About how much a task reads.
         hold_s: Time for which the objects are held if this is killed, seconds.
 

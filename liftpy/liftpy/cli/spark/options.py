@@ -98,7 +98,7 @@ def tell(
         text: The same for people.
         dry_run: Nothing was done.
         as_json: Whether to print JSON, for programs.
-        say: Is given what they are told.
+        say: Called with what they are told.
     """
     if as_json:
         say({"bucket": bucket.shown, "dry_run": dry_run} | plain)

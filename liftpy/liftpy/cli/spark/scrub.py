@@ -82,7 +82,7 @@ def scrub_all(
         task_bytes: About how much a task reads.
         dry_run: Nothing is read but manifests.
         as_json: Whether to print JSON, for programs.
-        say: Is given what they are told.
+        say: Called with what they are told.
     """
 
     def work(opened: OpenBucket) -> int:

@@ -81,7 +81,7 @@ def restore_all(
         dry_run: Nothing is changed.
         replicas_max: Number of copies at most.
         as_json: Whether to print JSON, for programs.
-        say: Is given what they are told.
+        say: Called with what they are told.
     """
 
     async def work() -> bool:
