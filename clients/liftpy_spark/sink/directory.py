@@ -28,7 +28,7 @@ from liftpy_spark.sink.errors import StagingDirectoryError
 from liftpy_spark.sink.place import STAGING, StagingPlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -85,14 +85,17 @@ class DirectoryPlace(StagingPlace):
         self._path = Path(directory)
         self._disk = disk or OsDisk()
 
-    def create(self, key: str, parts: Sequence[pa.Buffer | bytes], nonce: str) -> None:
+    def create(self, key: str, parts: Iterable[pa.Buffer | bytes], nonce: str) -> None:
         """See `StagingPlace.create`; the key has the nonce, so that nobody else writes under it."""
         assert nonce in key, "a name is taken once"
         path = self._file(key)
         try:
             file = self._disk.open(path, create=True)
             try:
-                file.write(0, parts)
+                at = 0
+                for part in parts:
+                    file.write(at, [part])
+                    at += len(part)
                 file.sync()
             finally:
                 file.close()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from liftpy_bucket.store.conditional import create_once
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["STAGING", "BucketPlace", "SectionSource", "StagingPlace"]
 
 STAGING: Final = "spark/staging/"
+_ROOM_BYTES_MIN: Final = 64 * 1024
 
 
 class SectionSource(Protocol):
@@ -53,8 +54,10 @@ class StagingPlace(SectionSource, Protocol):
 
     directory: str | None
 
-    def create(self, key: str, parts: Sequence[pa.Buffer | bytes], nonce: str) -> None:
+    def create(self, key: str, parts: Iterable[pa.Buffer | bytes], nonce: str) -> None:
         """Write all parts, one after the other, under a new key; they are durable when it returns.
+
+        None of them is held for longer than until the next one.
 
         Raises:
             StoreError: they could not be written.
@@ -94,10 +97,20 @@ class BucketPlace(StagingPlace):
 
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
+        self._room = bytearray(_ROOM_BYTES_MIN)  # kept: to get and clear memory costs more than to copy the parts
 
-    def create(self, key: str, parts: Sequence[pa.Buffer | bytes], nonce: str) -> None:
-        """See `StagingPlace.create`."""
-        create_once(self._store, key, b"".join(parts), nonce)
+    def create(self, key: str, parts: Iterable[pa.Buffer | bytes], nonce: str) -> None:
+        """See `StagingPlace.create`; one object at a time."""
+        size = 0
+        for part in parts:
+            end = size + len(part)
+            if end > len(self._room):
+                room = bytearray(max(end, 2 * len(self._room)))
+                room[:size] = memoryview(self._room)[:size]
+                self._room = room
+            self._room[size:end] = memoryview(part).cast("B")
+            size = end
+        create_once(self._store, key, memoryview(self._room)[:size], nonce)
 
     def check(self, sections: Sequence[Section]) -> None:
         """A store shows an object to everybody as soon as it was written."""

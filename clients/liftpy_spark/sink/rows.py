@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 
     from liftpy_spark.sink.contents import RowTally
 
-__all__ = ["Layout", "RowChunk", "chunks_of", "flushes"]
+__all__ = ["Layout", "RowChunk", "flushes"]
 
 CHUNK_BYTES: Final = 1024 * 1024  # each costs the node a write, a sync and an ack; NATS takes no more by default
+_TAKEN_BYTES: Final = 4 * CHUNK_BYTES  # are put in order at a time
 _ROW_BYTES: Final = 16  # offsets and validity of three columns, rounded up
 _BINARY: Final = pa.binary()
 
@@ -74,8 +75,8 @@ def flushes(
     bytes_max: int,
     first_row: int = 0,
     tally: RowTally | None = None,
-) -> Iterator[list[RowChunk]]:
-    """All rows as chunks, some at a time, ordered by partition.
+) -> Iterator[Iterator[RowChunk]]:
+    """All rows as chunks, some at a time, ordered by partition; they are made as they are taken.
 
     Args:
         rows: Rows, as Spark hands them over, in order.
@@ -99,10 +100,10 @@ def flushes(
         held.append(records)
         size += records.nbytes
         if size >= bytes_max:
-            yield chunks_of(held, layout)
+            yield _chunks(held, layout)
             held, size = [], 0
     if held:
-        yield chunks_of(held, layout)
+        yield _chunks(held, layout)
 
 
 def _records(batch: pa.RecordBatch, layout: Layout, first_row: int) -> pa.RecordBatch:
@@ -200,10 +201,11 @@ def check_subject(subject: str, stream: str, pattern: str) -> None:
         raise SinkRowError(f"subject {subject!r:.80} is none that stream {stream} stores: those match {pattern!r}")
 
 
-def chunks_of(held: list[pa.RecordBatch], layout: Layout) -> list[RowChunk]:
+def _chunks(held: list[pa.RecordBatch], layout: Layout) -> Iterator[RowChunk]:
     """Records as chunks, ordered by partition and subject; in each, records keep their order.
 
-    A pure function of the records and the layout.
+    A pure function of the records and the layout. Some chunks at a time are taken out of their order, so that not all
+    rows are there twice.
     """
     table = pa.Table.from_batches(held)
     subjects = [layout.subject or ""]
@@ -214,35 +216,55 @@ def chunks_of(held: list[pa.RecordBatch], layout: Layout) -> list[RowChunk]:
         codes = np.concatenate([chunk.indices.to_numpy() for chunk in encoded.chunks])
         places = places * len(subjects) + codes
     names = [name for name in ("value", "key", "headers") if _is_needed(table, name)]
-    records = table.select(names).combine_chunks()
+    (whole,) = table.select(names).combine_chunks().to_batches()
+    order = None
+    sizes = _sizes(whole.columns)
     if (np.diff(places) < 0).any():
         # numpy sorts small integers by radix, and stably.
         order = np.argsort(places.astype(np.uint16) if places.max() < 1 << 16 else places, kind="stable")
-        places, records = places[order], records.take(pa.array(order)).combine_chunks()
+        places, sizes = places[order], sizes[order]
+    offsets = np.concatenate(([0], np.cumsum(sizes)))
     begins = np.concatenate(([0], np.flatnonzero(np.diff(places)) + 1, [len(places)])).tolist()
-    (whole,) = records.to_batches()
-    chunks = []
-    for begin, end in pairwise(begins):
-        partition, subject = divmod(int(places[begin]), len(subjects))
-        of_place = whole.slice(begin, end - begin)
-        chunks += [RowChunk(partition, subjects[subject], piece) for piece in _pieces(of_place, layout.chunk_bytes)]
-    return chunks
+    ranges = (piece for begin, end in pairwise(begins) for piece in _pieces(offsets, begin, end, layout.chunk_bytes))
+    for group in _groups(ranges, offsets):
+        first, last = group[0][0], group[-1][1]
+        taken = whole.slice(first, last - first) if order is None else whole.take(pa.array(order[first:last]))
+        for begin, end in group:
+            partition, subject = divmod(int(places[begin]), len(subjects))
+            yield RowChunk(partition, subjects[subject], taken.slice(begin - first, end - begin))
+
+
+def _groups(ranges: Iterable[tuple[int, int]], offsets: npt.NDArray[np.int64]) -> Iterator[list[tuple[int, int]]]:
+    """Ranges of rows that follow each other, as many at a time as have some megabytes."""
+    group: list[tuple[int, int]] = []
+    for begin, end in ranges:
+        if group and offsets[end] - offsets[group[0][0]] > _TAKEN_BYTES:
+            yield group
+            group = []
+        group.append((begin, end))
+    if group:
+        yield group
 
 
 def _is_needed(table: pa.Table, name: str) -> bool:
     return name == "value" or (name in table.column_names and table.column(name).null_count < table.num_rows)
 
 
-def _pieces(records: pa.RecordBatch, bytes_max: int) -> Iterator[pa.RecordBatch]:
-    """Cut into pieces of about one size, of which none is larger than `bytes_max`, unless it is one record."""
-    sizes = _sizes(records.columns)
-    ends = np.cumsum(sizes)
-    total = int(ends[-1])
-    even = total // -(-total // bytes_max) + int(sizes.max())
-    begin = 0
-    while begin < len(ends):
-        before = int(ends[begin - 1]) if begin else 0
-        end = int(np.searchsorted(ends, before + min(even, bytes_max), "right"))
-        end = min(max(end, begin + 1), begin + ENVELOPE_RECORDS_MAX)
-        yield records.slice(begin, end - begin)
-        begin = end
+def _pieces(offsets: npt.NDArray[np.int64], begin: int, end: int, bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Cut a range of rows into pieces of about one size, of which none is over `bytes_max`, unless it is one record.
+
+    Args:
+        offsets: Where each row begins, and the last one ends, bytes.
+        begin: Where the range begins.
+        end: Where it ends.
+        bytes_max: How large a piece may be.
+    """
+    total = int(offsets[end] - offsets[begin])
+    even = total // -(-total // bytes_max) + int(np.diff(offsets[begin : end + 1]).max())
+    while begin < end:
+        until = (
+            int(np.searchsorted(offsets[begin : end + 1], offsets[begin] + min(even, bytes_max), "right")) + begin - 1
+        )
+        until = min(max(until, begin + 1), begin + ENVELOPE_RECORDS_MAX, end)
+        yield begin, until
+        begin = until

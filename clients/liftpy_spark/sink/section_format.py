@@ -26,7 +26,7 @@ from liftpy_spark.sink.errors import StagingDamagedError
 from liftpy_spark.sink.rows import RowChunk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     import numpy.typing as npt
 
@@ -45,9 +45,9 @@ _MALFORMED: Final = (
 )
 
 
-def encode_section(chunks: Sequence[RowChunk]) -> list[pa.Buffer | bytes]:
+def encode_section(chunks: Iterable[RowChunk]) -> Iterator[pa.Buffer | bytes]:
     """Chunks of one partition as bytes, in parts; values that do not compress are not copied."""
-    encoded: list[pa.Buffer | bytes] = [_MAGIC]
+    yield _MAGIC
     for chunk in chunks:
         parts: list[pa.Buffer | bytes] = []
         columns = [
@@ -55,8 +55,8 @@ def encode_section(chunks: Sequence[RowChunk]) -> list[pa.Buffer | bytes]:
             for name, column in zip(chunk.records.schema.names, chunk.records.columns, strict=True)
         ]
         header = msgpack.packb([chunk.subject, chunk.records.num_rows, columns])
-        encoded += [_SIZE.pack(len(header)), header, *parts]
-    return encoded
+        yield _SIZE.pack(len(header)) + header
+        yield from parts
 
 
 def _encode_column(column: pa.BinaryArray, parts: list[pa.Buffer | bytes]) -> list[Any]:

@@ -22,7 +22,7 @@ from liftpy_spark.sink.section import Section
 from liftpy_spark.sink.section_format import decode_section, encode_section
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
@@ -55,8 +55,8 @@ def place_of(store: ObjectStore, directory: str | None) -> StagingPlace:
     return BucketPlace(store) if directory is None else DirectoryPlace(directory)
 
 
-def stage(place: StagingPlace, key: str, chunks: Sequence[RowChunk], nonce: str) -> list[Section]:
-    """Write chunks as one object.
+def stage(place: StagingPlace, key: str, chunks: Iterable[RowChunk], nonce: str) -> list[Section]:
+    """Write chunks as one object; each is taken, encoded and let go before the next one.
 
     Args:
         place: Place to stage in.
@@ -67,22 +67,29 @@ def stage(place: StagingPlace, key: str, chunks: Sequence[RowChunk], nonce: str)
     Raises:
         StoreError: it could not be written.
     """
-    parts: list[pa.Buffer | bytes] = []
-    sections = []
-    start = 0
-    for partition, share in groupby(chunks, lambda chunk: chunk.partition):
-        written = list(share)
-        encoded = encode_section(written)
-        length, crc = 0, 0
-        for part in encoded:
-            length += len(part)
-            crc = google_crc32c.extend(crc, part)
-        rows = sum(chunk.records.num_rows for chunk in written)
-        sections.append(Section(key, partition, start, length, rows, len(written), crc))
-        parts += encoded
-        start += length
-    place.create(key, parts, nonce)
+    sections: list[Section] = []
+
+    def encoded() -> Iterator[pa.Buffer | bytes]:
+        start = 0
+        for partition, share in groupby(chunks, lambda chunk: chunk.partition):
+            length, crc = 0, 0
+            rows: list[int] = []
+            for part in encode_section(_counted(share, rows)):
+                length += len(part)
+                crc = google_crc32c.extend(crc, part)
+                yield part
+            sections.append(Section(key, partition, start, length, sum(rows), len(rows), crc))
+            start += length
+
+    place.create(key, encoded(), nonce)
     return sections
+
+
+def _counted(chunks: Iterable[RowChunk], rows: list[int]) -> Iterator[RowChunk]:
+    """The chunks, while it is noted how many rows each of them has."""
+    for chunk in chunks:
+        rows.append(chunk.records.num_rows)
+        yield chunk
 
 
 def load_section(place: SectionSource, section: Section) -> list[RowChunk]:

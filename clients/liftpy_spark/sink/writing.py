@@ -92,13 +92,12 @@ def publish_rows(plan: SinkPlan, rows: Iterable[pa.RecordBatch], task: int) -> T
         target = link.target(plan.options.stream, plan.uuid, plan.window_s, None)
         published = 0
         for chunks in flushes(rows, plan.layout, plan.options.staging_bytes, task):
-            link.run(_publish(target, chunks, producer_id, published))
-            published += len(chunks)
+            published += link.run(_publish(target, chunks, producer_id, published))
     return TaskCommit(task=task)
 
 
-async def _publish(target: Target, chunks: Sequence[RowChunk], producer_id: bytes, first: int) -> None:
-    """Publish chunks, some at a time; all of them are acknowledged when it returns."""
+async def _publish(target: Target, chunks: Iterable[RowChunk], producer_id: bytes, first: int) -> int:
+    """Publish chunks, some at a time; all of them are acknowledged when it returns. Returns how many there were."""
     room = asyncio.Semaphore(_IN_FLIGHT)
 
     async def publish(number: int, chunk: RowChunk) -> None:
@@ -108,14 +107,17 @@ async def _publish(target: Target, chunks: Sequence[RowChunk], producer_id: byte
             room.release()
 
     tasks = []
+    count = 0
     try:
         for number, chunk in enumerate(chunks, first):
+            count += 1
             await room.acquire()
             tasks.append(asyncio.create_task(publish(number, chunk)))
             if tasks[0].done():
                 tasks.pop(0).result()
         for task in tasks:
             await task
+        return count
     finally:
         for task in tasks:
             task.cancel()

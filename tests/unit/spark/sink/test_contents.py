@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import struct
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -45,6 +48,38 @@ def test_other_rows_come_to_something_else(rows, others):
         return sorted(repr((*row[:2], row[2] or None, row[3])) for row in of)
 
     assert (total(rows) == total(others)) == (bag(rows) == bag(others))
+
+
+SIZES = [*range(26), *range(1_015, 1_035)]
+
+
+def row_of(value):
+    return value, None, None, "a"
+
+
+@pytest.mark.parametrize("sizes", [SIZES, [16] * 3, [13] * 3, [1_024] * 2, [1_025] * 2, [0] * 2])
+def test_neither_neighbours_nor_their_lengths_matter(sizes):
+    rows = [row_of(random.Random(number).randbytes(size)) for number, size in enumerate(sizes)]
+    assert total(rows) == total_of(total([row]) for row in rows)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, [16] * 3, [13] * 3, [1_024] * 2, [1_025] * 2])
+def test_every_bit_matters(sizes):
+    generator = random.Random(len(sizes))
+    rows = [row_of(generator.randbytes(size)) for size in sizes]
+    found = {total(rows)}
+    for number, size in enumerate(sizes):
+        for at in {0, size // 2, size - 1} & set(range(size)):
+            flipped = bytearray(rows[number][0])
+            flipped[at] ^= 1 << generator.randrange(8)
+            found.add(total([*rows[:number], row_of(bytes(flipped)), *rows[number + 1 :]]))
+    assert len(found) == 1 + sum(len({0, size // 2, size - 1} & set(range(size))) for size in sizes)
+
+
+def test_the_signs_of_two_numbers_are_not_taken_for_each_other():
+    """The highest bits of two words: a sum of words times odd numbers would not notice."""
+    signs = [(1.0, 2.0), (-1.0, 2.0), (1.0, -2.0), (-1.0, -2.0)]
+    assert len({total([row_of(struct.pack("<dd", *pair))]) for pair in signs}) == len(signs)
 
 
 @pytest.mark.parametrize("columns", [("value",), ("value", "key"), ("value", "headers", "subject")])
