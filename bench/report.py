@@ -147,11 +147,26 @@ def show(rows, facts):
         )
         table.add_row(*cells, _limit(row), ratio, _met(row, target_of(row)))
     console.print(table)
+    if any(row.told for row in rows):
+        console.print(_told([row for row in rows if row.told]))
     for row in rows:
         if row.note:
             console.print(f"  {row.workload}: {row.note}")
     for name, value in facts.items():
         console.print(f"  {name}: {value}")
+
+
+def _told(rows):
+    """A table of what was measured, beside what others say of themselves."""
+    names = list(dict.fromkeys(name for row in rows for name in row.told))
+    table = Table(title="liftpy, counted; others by their pages and the defaults of their code", box=box.SIMPLE_HEAD)
+    table.add_column("What")
+    for name in ("liftpy", *names):
+        table.add_column(name, justify="right")
+    for row in rows:
+        told = (row.told.get(name, "-") for name in names)
+        table.add_row(f"{row.workload}, {row.unit}", _number(row.median("liftpy")), *told)
+    return table
 
 
 def save(rows, facts, path):

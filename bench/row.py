@@ -20,6 +20,7 @@ class Row:
     note: str = ""
     smaller_is_better: bool = False
     is_absolute: bool = False  # the goal is a figure, not a ratio
+    told: dict[str, str] = field(default_factory=dict)  # by system, what it says of itself; it was not run
 
     def add(self, contestant, value):
         self.runs.setdefault(contestant, []).append(value)

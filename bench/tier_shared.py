@@ -6,20 +6,19 @@ import random
 import statistics
 import time
 import tracemalloc
-from itertools import count
 
 from bench.row import Row
 from bench.tier_logs import LogFile
 from bench.tier_rig import puts
+from bench.tier_sim import simulated_context
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.settings.tier import TierConfig
-from liftpy_server.tier.jobs.parts.context import Context
 from liftpy_server.tier.jobs.table import run
 
-__all__ = ["shared_rounds"]
+__all__ = ["Sharing", "shared_rounds"]
 
 _NODE = "n1"
 _RECORD_BYTES = 128
@@ -29,30 +28,25 @@ _FEW = 8
 _READS = 16
 
 
-class _Sharing:
+class Sharing:
     """Streams of a node that all get a little in every round.
 
     Args:
         home: Directory for their log, which is the same for all.
         streams: How many there are.
+        round_s: Time from one round to the next, s.
+        records: Records of each stream in a round.
     """
 
-    def __init__(self, home, streams):
+    def __init__(self, home, streams, round_s=_ROUND_S, records=_RECORDS):
         self.config = TierConfig()
         self.now_s = 0.0
-        self._ids = count()
+        self._round_s = round_s
         self.store = MemoryStore(self._now_ns)
-        self.context = Context(
-            self.store,
-            new_id=lambda: f"{next(self._ids):032x}",
-            now_ns=self._now_ns,
-            memory_bytes_max=self.config.upload_memory_bytes,
-            object_bytes=self.config.object_bytes,
-            grace_ns=int(self.config.grace_s * 1e9),
-        )
+        self.context = simulated_context(self.store, self._now_ns, self.config)
         rng = random.Random(streams)
         self.uuids = sorted(rng.randbytes(16).hex() for _ in range(streams))
-        self._log = LogFile(home / "shared.log", _RECORD_BYTES, _RECORD_BYTES * _RECORDS)
+        self._log = LogFile(home / "shared.log", _RECORD_BYTES, _RECORD_BYTES * records)
         for uuid in self.uuids:
             claim = {"node": _NODE, "log_start": 0, "epochs": [[0, 0]], "create": True}
             run(self.context, "claim", {"uuid": uuid, "partition": 0, "epoch": 0, **claim})
@@ -62,7 +56,7 @@ class _Sharing:
 
     def round(self):
         """One round: PUTs, and bytes of the manifest that were written; then what the collection wrote."""
-        self.now_s += _ROUND_S
+        self.now_s += self._round_s
         self._log.start_over()
         base, end, slices = self._log.write(1)
         usual = {"partition": 0, "tier_epoch": 0, "base": base, "end": end, "slices": slices, "keeps_replies": False}
@@ -90,7 +84,7 @@ class _Sharing:
 
 def shared_rounds(home, streams, rounds):
     """Rounds of streams that share objects: what each writes, and what a record costs a reader in the end."""
-    sharing = _Sharing(home, streams)
+    sharing = Sharing(home, streams)
     asked, manifest, began_s = [], [], time.process_time()
     for _ in range(rounds):
         number, size = sharing.round()

@@ -31,7 +31,7 @@ from liftpy_server.tier.jobs.table import run
 from liftpy_server.tier.schedule.places import Job, Limits
 from liftpy_server.tier.schedule.schedule import Schedule
 
-__all__ = ["idle_state", "requests_of_a_stream", "root_sizes"]
+__all__ = ["Simulated", "idle_state", "requests_of_a_stream", "root_of", "root_sizes", "simulated_context"]
 
 _NODE = "n1"
 _UUID = "ab" * 16
@@ -48,6 +48,19 @@ def limits_of(config):
     return Limits(**{name: getattr(config, name) for name in names}, grace_s=config.grace_s)
 
 
+def simulated_context(store, now_ns, config):
+    """What the jobs of a worker share, without a worker."""
+    ids = count()
+    return Context(
+        store,
+        new_id=lambda: f"{next(ids):032x}",
+        now_ns=now_ns,
+        memory_bytes_max=config.upload_memory_bytes,
+        object_bytes=config.object_bytes,
+        grace_ns=int(config.grace_s * 1e9),
+    )
+
+
 class Simulated:
     """One stream, written at a steady rate, with default settings; what a node does for it, without waiting.
 
@@ -56,19 +69,12 @@ class Simulated:
         bytes_per_s: of values.
     """
 
+    uuid = _UUID
+
     def __init__(self, home, bytes_per_s):
         self.config = TierConfig()
         self.now_s = 0.0
-        self._ids = count()
-        store = MemoryStore(self._now_ns)
-        self.context = Context(
-            store,
-            new_id=lambda: f"{next(self._ids):032x}",
-            now_ns=self._now_ns,
-            memory_bytes_max=self.config.upload_memory_bytes,
-            object_bytes=self.config.object_bytes,
-            grace_ns=int(self.config.grace_s * 1e9),
-        )
+        self.context = simulated_context(MemoryStore(self._now_ns), self._now_ns, self.config)
         self.schedule = Schedule(limits_of(self.config), self.now_s)
         self.schedule.proven(self.now_s)
         self._key = PartitionKey(bytes.fromhex(_UUID), 0)
@@ -80,6 +86,11 @@ class Simulated:
 
     def _now_ns(self):
         return int(1.8e18 + self.now_s * 1e9)
+
+    @property
+    def end(self):
+        """The offset after the last record."""
+        return self._log.end
 
     def run(self, size):
         """Write `size` bytes of values, and go on until nothing is left to do."""
@@ -104,11 +115,11 @@ class Simulated:
             self.schedule.wrote(self._key, self._log.end, waiting, self.now_s)
 
     def _call(self, job, **arguments):
-        return run(self.context, job.value, {"uuid": _UUID, "partition": 0, "epoch": 0, **arguments})
+        return run(self.context, job.value, {"uuid": _UUID, "partition": 0, **arguments})
 
     def _do(self, task):
         if task.job is Job.CLAIM:
-            answer = self._call(task.job, node=_NODE, log_start=0, epochs=[[0, 0]], create=True)
+            answer = self._call(task.job, epoch=0, node=_NODE, log_start=0, epochs=[[0, 0]], create=True)
             self.schedule.looked(task, answer["start"], answer["end"], is_sealed=False, now_s=self.now_s)
         elif task.job is Job.UPLOAD:
             self._upload(task)
@@ -116,18 +127,19 @@ class Simulated:
             base, end, slices = self._taken(self.config.set_member_bytes_max)
             ours = {"uuid": _UUID, "partition": 0, "tier_epoch": 0, "base": base, "end": end, "slices": slices}
             members = [{**ours, "keeps_replies": False}]
-            self._call(task.job, node=_NODE, incarnation=1, members=members)
+            run(self.context, task.job.value, {"node": _NODE, "incarnation": 1, "members": members})
             self.schedule.uploaded(task, {self._key: end}, self.now_s)
         elif task.job is Job.COLLECT_SETS:
-            self._call(task.job, node=_NODE, incarnation=1)
+            run(self.context, task.job.value, {"node": _NODE, "incarnation": 1})
             self.schedule.kept_up(task, None, self.now_s)
         else:
-            self._call(task.job, grace_ns=self.context.grace_ns)
+            wanted = {"epoch": 0} if task.job is Job.MERGE else {"grace_ns": self.context.grace_ns}
+            self._call(task.job, **wanted)
             self.schedule.kept_up(task, None, self.now_s)
 
     def _upload(self, task):
         base, end, slices = self._taken(self.config.upload_bytes)
-        self._call(task.job, base=base, end=end, slices=slices, epochs=[[0, 0]], keeps_replies=False)
+        self._call(task.job, epoch=0, base=base, end=end, slices=slices, epochs=[[0, 0]], keeps_replies=False)
         self.schedule.uploaded(task, {self._key: end}, self.now_s)
 
     def _taken(self, bytes_max):
@@ -190,6 +202,20 @@ def idle_state(streams):
     jobs.add("liftpy", len([job for job in asked if job is not Job.COLLECT_SETS]))
     jobs.note = f"by the schedule, simulated; {asked.count(Job.COLLECT_SETS)} look at the shared objects besides"
     return [state, jobs]
+
+
+def root_of(objects):
+    """A worker's context with the root of a partition that names so many objects; where it is; some of their bases.
+
+    What the root names is not there.
+    """
+    context = simulated_context(MemoryStore(), lambda: int(1.8e18), TierConfig())
+    path = PartitionPath(_UUID, 0)
+    file = RootFile(context.store, path, new_id=context.new_id)
+    loaded = file.commit(None, create(path, epoch=0, node=_NODE, start=0))
+    for number in range(objects):
+        loaded = file.commit(loaded, append(loaded.root, _pointer(number), epoch=0, epochs=[(0, 0)]))
+    return context, path, [_pointer(number).base for number in (1, 2)]
 
 
 class _Sized(CountingStore):

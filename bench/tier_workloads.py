@@ -8,6 +8,7 @@ import time
 from bench.processes import cpu_s
 from bench.rig import finish, resident, spawn
 from bench.row import Row
+from bench.tier_costs import costs_beside
 from bench.tier_rig import asked_text, puts, tier_rig, until, worker_of
 from bench.tier_shared import shared_rounds
 from bench.tier_sim import idle_state, requests_of_a_stream, root_sizes
@@ -108,6 +109,11 @@ def root(_home, _plan):
 def shared(home, plan):
     """See `shared_rounds`."""
     yield from shared_rounds(home, plan.quiet_streams, _SHARED_ROUNDS)
+
+
+def costs(home, plan):
+    """See `costs_beside`."""
+    yield from costs_beside(home, plan.quiet_streams)
 
 
 def ingest(home, plan):
@@ -330,6 +336,7 @@ TIER_WORKLOADS = {
     "tier-quiet": quiet,
     "tier-root": root,
     "tier-shared": shared,
+    "tier-costs": costs,
     "tier-ingest": ingest,
     "tier-cold": cold,
     "tier-flights": flights,

@@ -112,6 +112,20 @@ def test_bodies_are_taken_with_a_signature_and_without(server, sign_payload, siz
     assert store.get("k").body == b"small"
 
 
+def test_the_store_copies_only_what_is_meant(seaweed):
+    place = f"copies-{next(PREFIXES)}"
+    source, target = seaweed.store(f"{place}/from"), seaweed.store(f"{place}/to")
+    body = os.urandom(9 << 20)
+    etag = source.create("a/k", body, "theirs")
+    assert target.copy_from(source, "a/k", etag, "n")
+    assert target.get("a/k").body == body
+    assert target.head("a/k").nonce == "n"
+    assert source.head("a/k")[:3] == (len(body), etag, "theirs")
+    source.create("l", b"changed", "theirs")
+    assert not target.copy_from(source, "l", etag, "n"), "it is not the one that was meant"
+    create_once(target, "l", b"other", "n")
+
+
 @pytest.mark.parametrize("turn", range(RACES))
 def test_of_twenty_that_create_one_wins(store, turn):
     race_to_create(store, f"contended/{turn}")

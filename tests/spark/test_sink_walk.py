@@ -83,9 +83,14 @@ def end_of(system, stream):
 
 def processes_of(driver):
     """The driver, its JVM, and its workers in Python."""
-    children = psutil.Process(driver.pid).children(recursive=True)
-    jvms = [each for each in children if each.name() == "java"]
-    workers = [each for jvm in jvms for each in jvm.children(recursive=True) if each.name().startswith("python")]
+    jvms, workers = [], []
+    for each in psutil.Process(driver.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ends by itself
+            name, parent = each.name(), each.ppid()
+            if name == "java":
+                jvms.append(each)
+            elif name.startswith("python") and parent != driver.pid:
+                workers.append(each)
     return jvms, workers
 
 

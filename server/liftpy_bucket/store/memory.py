@@ -78,6 +78,17 @@ class MemoryStore(ObjectStore):
                 raise PreconditionFailedError(f"object {key} is not the one with etag {etag} any more")
             return self._put(key, bytes(body), nonce)
 
+    def copy_from(self, source: ObjectStore, key: str, etag: str, nonce: str) -> bool:
+        """Copy an object from another store in memory; see `ObjectStore.copy_from`."""
+        if not isinstance(source, MemoryStore):
+            return False
+        there = source._stored(key)  # noqa: SLF001 - one class
+        with self._lock:
+            if there.head.etag != etag or key in self._objects:
+                return False
+            self._put(key, there.body, nonce)
+        return True
+
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         """Objects whose keys begin with `prefix`, in the order of their keys, behind `start_after`."""
         with self._lock:

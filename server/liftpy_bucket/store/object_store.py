@@ -91,6 +91,21 @@ class ObjectStore(Protocol):
             OutcomeUnknownError: it may or may not have been written.
         """
 
+    def copy_from(self, source: ObjectStore, key: str, etag: str, nonce: str) -> bool:  # noqa: ARG002 - of those who can
+        """Copy an object that must not exist here from a place in the same store, which does it by itself.
+
+        Args:
+            source: The other place.
+            key: Key of the object in both places.
+            etag: The object there is another one if it does not have this etag.
+            nonce: Nonce of the copy.
+
+        Returns:
+            Whether it was copied. If not, this is another store, or the credentials may not read there, or the store
+            does not copy, or does not answer, or there is an object here: then read it there, and write it here.
+        """
+        return False
+
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         """Objects whose keys begin with `prefix`, in the order of their keys, behind `start_after`."""
 

@@ -7,6 +7,7 @@ nonce of a writer stands in the metadata of its object.
 
 from __future__ import annotations
 
+import logging
 import threading
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from liftpy_log.clock import Clock
 
 __all__ = ["S3Store"]
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -235,6 +238,26 @@ class S3Store(ObjectStore):
             OutcomeUnknownError: it may or may not have been written.
         """
         return self._put(key, body, nonce, IfMatch=f'"{etag}"' if self._settings.quoted_etags else etag)
+
+    def copy_from(self, source: ObjectStore, key: str, etag: str, nonce: str) -> bool:
+        """Have S3 copy an object from another prefix or bucket at this endpoint; see `ObjectStore.copy_from`."""
+        if not isinstance(source, S3Store) or source._address != self._address:  # noqa: SLF001 - one class
+            return False
+        of = {"Bucket": source._bucket, "Key": source._prefix + key}  # noqa: SLF001 - one class
+        asked = {"CopySource": of, "CopySourceIfMatch": f'"{etag}"', "IfNoneMatch": "*"}
+        asked |= {"MetadataDirective": "REPLACE", "Metadata": {_NONCE: nonce}}
+        try:
+            self._ask(
+                lambda clients: clients.once_large.copy_object(Bucket=self._bucket, Key=self._prefix + key, **asked)
+            )
+        except _ERRORS as error:
+            logger.info("%s: object %s is not copied by the store itself: %s", self._settings.shown, key, error)
+            return False
+        return True
+
+    @property
+    def _address(self) -> str:
+        return (self._settings.endpoint or "").rstrip("/")
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
         """Objects whose keys begin with `prefix`, in the order of their keys, behind `start_after`.

@@ -1,9 +1,10 @@
 """What a task of a copy does: objects are read, compared with what the manifest says of them, and written elsewhere.
 
-An object passes through a file of the worker's machine, so that memory is bounded whatever it is as large as. It is
-written whole, with one request, and only where there is none of its name; and only after every record of it was found
-to be what the manifest means. One that is there already, of the same size and etag, is not read again; where etags
-differ, as between stores of different kinds, what is there is read and compared.
+An object is written whole, with one request, and only where there is none of its name; and only after every record of
+it was found to be what the manifest means. If source and destination are places in one store, it is read, and then
+copied by the store itself. Otherwise it passes through a file of the worker's machine, so that memory is bounded
+whatever it is as large as. One that is there already, of the same size and etag, is not read again; where etags differ,
+as between stores of different kinds, what is there is read and compared.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from liftpy_bucket.reading.version import TierVersion
 from liftpy_bucket.store.conditional import create_once
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.upkeep.scrubbing import scrub_piece
-from liftpy_spark.jobs.access import store_of
+from liftpy_spark.jobs.access import is_one_store, store_of
 from liftpy_spark.jobs.parts import version_of
 
 if TYPE_CHECKING:
@@ -80,14 +81,14 @@ def copy_objects(task: CopyTask) -> list[list[Any]]:
 
     The pointer is that of what was made anew, as manifests write it; otherwise None.
     """
-    source, target = store_of(task.source), store_of(task.target)
+    target = store_of(task.target)
     rows: list[list[Any]] = []
     for number, item in task.items:
         version = version_of(task.source, item.part)
         key = item.part.pieces[0].key if item.part.pieces else version.path.root
         try:
             if item.is_own:
-                outcome, size = _copy(source, target, version, item.part.pieces[0])
+                outcome, size = _copy(task, version, item.part.pieces[0])
                 rows.append([number, outcome, size, key, "", None])
             else:
                 outcome, pointer = _make(target, version, item)
@@ -99,7 +100,8 @@ def copy_objects(task: CopyTask) -> list[list[Any]]:
     return rows
 
 
-def _copy(source: ObjectStore, target: ObjectStore, version: TierVersion, piece: Piece) -> tuple[Outcome, int]:
+def _copy(task: CopyTask, version: TierVersion, piece: Piece) -> tuple[Outcome, int]:
+    source, target = store_of(task.source), store_of(task.target)
     head = source.head(piece.key)
     if head.size != piece.size:
         raise ObjectCorruptError(piece.key, f"it has {head.size} bytes, and must have {piece.size}")
@@ -108,6 +110,10 @@ def _copy(source: ObjectStore, target: ObjectStore, version: TierVersion, piece:
         if (there.size, there.etag) != (head.size, head.etag):
             _check_there(target, version, piece)
         return "there", piece.size
+    if is_one_store(task.source, task.target):
+        scrub_piece(source, _read_from(source, version), piece)
+        if target.copy_from(source, piece.key, head.etag, _nonce_of(piece.key)):
+            return "copied", piece.size
     with TemporaryFile() as file:
         _download(source, piece, file)
         with _mapped(file) as body:

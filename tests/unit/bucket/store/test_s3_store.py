@@ -356,6 +356,25 @@ def test_memory_is_not_read_to_be_sent(store, monkeypatch):
     assert store.get("large").body == body
 
 
+def test_an_object_is_copied_by_the_store(moto, proxy, name):
+    source, target = moto.store(f"{name}/from"), moto.store(f"{name}/to", endpoint=proxy.endpoint)
+    etag = source.create("k", b"body", "theirs")
+    assert not target.copy_from(source, "k", etag, "n"), "another endpoint may be another store"
+    assert not target.copy_from(MemoryStore(), "k", etag, "n")
+    source = moto.store(f"{name}/from", endpoint=proxy.endpoint)
+    assert target.copy_from(source, "k", etag, "n")
+    assert target.get("k").body == b"body"
+    assert target.head("k")[:3] == (4, etag, "n")
+    assert not any(method == "GET" and "/from/" in path for method, path in proxy.attempts), "no bytes came here"
+    assert not target.copy_from(source, "l", etag, "n"), "it is not there"
+    other = source.create("o", b"other", "theirs")
+    for way in ("503", "500", "drop"):
+        proxy.lose(way)
+        assert not target.copy_from(source, "o", other, "n")
+        create_once(target, "o", b"other", "n")  # also where the copy was made, and its answer was lost
+        target.delete(["o"])
+
+
 @pytest.mark.parametrize("sign_payload", [None, True, False])
 @pytest.mark.parametrize("body", [b"body", memoryview(bytes(range(256)) * 2_000), b""])
 def test_what_a_signature_covers(moto, proxy, name, sign_payload, body):

@@ -76,6 +76,22 @@ def copied(bucket, names=(), **options):
     return copy_history(None, bucket.settings, TARGET, names, task_bytes=TASK_BYTES, **options)
 
 
+@pytest.mark.parametrize("copies", [True, False])
+def test_by_the_store_or_by_us(history, target, monkeypatch, copies):
+    done = []
+    copy_from = MemoryStore.copy_from
+
+    def copying(*said):
+        done.append(copies and copy_from(*said))
+        return done[-1]
+
+    monkeypatch.setattr(MemoryStore, "copy_from", copying)
+    copied(history.orders)
+    assert held_by(target) == held_by(history.store)
+    assert done
+    assert set(done) == {copies}
+
+
 def test_what_is_shared_is_counted_for_compaction(server, history, monkeypatch):
     monkeypatch.setattr(compact_driver, "store_of", lambda _: history.store)
     found = {}
