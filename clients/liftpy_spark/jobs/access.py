@@ -9,20 +9,15 @@ if TYPE_CHECKING:
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_bucket.store.s3_settings import S3Settings
 
-__all__ = ["is_one_store", "is_within", "store_of"]
+__all__ = ["is_within", "store_of"]
 
 _KEPT_MAX: Final = 4
 
 
 def is_within(inner: S3Settings, outer: S3Settings) -> bool:
     """Whether all that is put into one place lies below the prefix of another; also where both are the same."""
-    is_one_bucket = inner.bucket == outer.bucket and is_one_store(inner, outer)
-    return is_one_bucket and inner.prefix.startswith(outer.prefix)
-
-
-def is_one_store(one: S3Settings, other: S3Settings) -> bool:
-    """Whether two places are in one store, as far as their addresses tell."""
-    return (one.endpoint or "").rstrip("/") == (other.endpoint or "").rstrip("/")
+    stores = [(each.bucket, (each.endpoint or "").rstrip("/")) for each in (inner, outer)]
+    return stores[0] == stores[1] and inner.prefix.startswith(outer.prefix)
 
 
 @lru_cache(_KEPT_MAX)

@@ -88,10 +88,10 @@ def _hashes(column: pa.BinaryArray) -> npt.NDArray[np.uint64]:
 
 
 def _hashes_of_some(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Hashes of values that lie side by side; `data` has a word more than they need."""
+    """Hashes of values that lie side by side; `data` has a word more than they need, since one begins at every byte."""
     starts, lengths = offsets[:-1], np.diff(offsets)
     hashes = lengths.astype(np.uint64) + np.uint64(1)
-    words: npt.NDArray[np.uint64] = np.ndarray(len(data) - 7, "<u8", data, strides=(1,))  # one begins at every byte
+    words: npt.NDArray[np.uint64] = np.ndarray(len(data) - _WORD_BYTES + 1, "<u8", data, strides=(1,))
     length = int(lengths[0])
     if length <= _BY_WORDS_BYTES_MAX and (lengths == length).all():
         for at in range(0, length - length % _WORD_BYTES, _WORD_BYTES):

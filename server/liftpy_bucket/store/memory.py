@@ -78,6 +78,10 @@ class MemoryStore(ObjectStore):
                 raise PreconditionFailedError(f"object {key} is not the one with etag {etag} any more")
             return self._put(key, bytes(body), nonce)
 
+    def copies_from(self, source: ObjectStore) -> bool:
+        """Whether the other one is in memory, too."""
+        return isinstance(source, MemoryStore)
+
     def copy_from(self, source: ObjectStore, key: str, etag: str, nonce: str) -> bool:
         """Copy an object from another store in memory; see `ObjectStore.copy_from`."""
         if not isinstance(source, MemoryStore):

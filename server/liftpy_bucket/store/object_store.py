@@ -91,6 +91,10 @@ class ObjectStore(Protocol):
             OutcomeUnknownError: it may or may not have been written.
         """
 
+    def copies_from(self, source: ObjectStore) -> bool:  # noqa: ARG002 - of those who can
+        """Whether it is worth asking for copies from there: it is a place in the same store, and was not refused."""
+        return False
+
     def copy_from(self, source: ObjectStore, key: str, etag: str, nonce: str) -> bool:  # noqa: ARG002 - of those who can
         """Copy an object that must not exist here from a place in the same store, which does it by itself.
 

@@ -60,6 +60,7 @@ _BUSY_PAUSE_S: Final = 0.25  # before the second one; it doubles
 _SMALL_BYTES: Final = 1 << 20
 _RENEW_S: Final = 1.0  # other credentials are not looked for more often
 _REFUSED_KEYS: Final = frozenset({"ExpiredToken", "InvalidToken", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+_REFUSES_COPIES: Final = frozenset({400, 401, 403, 405, 501})  # and would for every object
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _NOT_REACHED: Final = (boto.EndpointConnectionError, boto.ConnectTimeoutError, boto.ProxyConnectionError)
 _BROKEN_OFF: Final = (boto.IncompleteReadError, boto.ResponseStreamingError, boto.ReadTimeoutError, HTTPError)
@@ -111,6 +112,7 @@ class S3Store(ObjectStore):
         self._bucket = settings.bucket
         self._prefix = settings.prefix
         self._pause: Callable[[float], object] = threading.Event().wait
+        self._not_copied: set[str] = set()  # buckets from which the store, or its owner, does not let us copy
         self._renewing = threading.Lock()
         self._renewed_s = self._clock.monotonic() - _RENEW_S
         try:
@@ -239,9 +241,15 @@ class S3Store(ObjectStore):
         """
         return self._put(key, body, nonce, IfMatch=f'"{etag}"' if self._settings.quoted_etags else etag)
 
+    def copies_from(self, source: ObjectStore) -> bool:
+        """Whether the other place is at this endpoint, and copies from its bucket were not refused so far."""
+        if not isinstance(source, S3Store) or source._address != self._address:  # noqa: SLF001 - one class
+            return False
+        return source._bucket not in self._not_copied  # noqa: SLF001 - one class
+
     def copy_from(self, source: ObjectStore, key: str, etag: str, nonce: str) -> bool:
         """Have S3 copy an object from another prefix or bucket at this endpoint; see `ObjectStore.copy_from`."""
-        if not isinstance(source, S3Store) or source._address != self._address:  # noqa: SLF001 - one class
+        if not isinstance(source, S3Store) or not self.copies_from(source):
             return False
         of = {"Bucket": source._bucket, "Key": source._prefix + key}  # noqa: SLF001 - one class
         asked = {"CopySource": of, "CopySourceIfMatch": f'"{etag}"', "IfNoneMatch": "*"}
@@ -252,6 +260,8 @@ class S3Store(ObjectStore):
             )
         except _ERRORS as error:
             logger.info("%s: object %s is not copied by the store itself: %s", self._settings.shown, key, error)
+            if isinstance(error, boto.ClientError) and _refusal_of(error).status in _REFUSES_COPIES:
+                self._not_copied.add(source._bucket)  # noqa: SLF001 - one class
             return False
         return True
 

@@ -24,7 +24,7 @@ from liftpy_bucket.reading.version import TierVersion
 from liftpy_bucket.store.conditional import create_once
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.upkeep.scrubbing import scrub_piece
-from liftpy_spark.jobs.access import is_one_store, store_of
+from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.parts import version_of
 
 if TYPE_CHECKING:
@@ -81,14 +81,14 @@ def copy_objects(task: CopyTask) -> list[list[Any]]:
 
     The pointer is that of what was made anew, as manifests write it; otherwise None.
     """
-    target = store_of(task.target)
+    source, target = store_of(task.source), store_of(task.target)
     rows: list[list[Any]] = []
     for number, item in task.items:
         version = version_of(task.source, item.part)
         key = item.part.pieces[0].key if item.part.pieces else version.path.root
         try:
             if item.is_own:
-                outcome, size = _copy(task, version, item.part.pieces[0])
+                outcome, size = _copy(source, target, version, item.part.pieces[0])
                 rows.append([number, outcome, size, key, "", None])
             else:
                 outcome, pointer = _make(target, version, item)
@@ -100,8 +100,7 @@ def copy_objects(task: CopyTask) -> list[list[Any]]:
     return rows
 
 
-def _copy(task: CopyTask, version: TierVersion, piece: Piece) -> tuple[Outcome, int]:
-    source, target = store_of(task.source), store_of(task.target)
+def _copy(source: ObjectStore, target: ObjectStore, version: TierVersion, piece: Piece) -> tuple[Outcome, int]:
     head = source.head(piece.key)
     if head.size != piece.size:
         raise ObjectCorruptError(piece.key, f"it has {head.size} bytes, and must have {piece.size}")
@@ -110,7 +109,7 @@ def _copy(task: CopyTask, version: TierVersion, piece: Piece) -> tuple[Outcome, 
         if (there.size, there.etag) != (head.size, head.etag):
             _check_there(target, version, piece)
         return "there", piece.size
-    if is_one_store(task.source, task.target):
+    if target.copies_from(source):
         scrub_piece(source, _read_from(source, version), piece)
         if target.copy_from(source, piece.key, head.etag, _nonce_of(piece.key)):
             return "copied", piece.size

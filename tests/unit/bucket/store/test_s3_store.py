@@ -373,6 +373,10 @@ def test_an_object_is_copied_by_the_store(moto, proxy, name):
         assert not target.copy_from(source, "o", other, "n")
         create_once(target, "o", b"other", "n")  # also where the copy was made, and its answer was lost
         target.delete(["o"])
+    assert target.copies_from(source)
+    proxy.lose("403")
+    assert not target.copy_from(source, "o", other, "n")
+    assert not target.copies_from(source), "it would say so of every object"
 
 
 @pytest.mark.parametrize("sign_payload", [None, True, False])
