@@ -1,8 +1,9 @@
 """Merging of shared objects: rounds of quiet partitions become fewer, larger objects, and the manifest stays short.
 
 Members of one partition that follow on one another, of one leadership, become one; others keep beside each other, in
-objects of their own. Nothing is dropped, and the sums of what goes and of what comes are compared before anything is
-named. Of every object that goes one window is in memory at a time, besides the object that comes.
+objects of their own. So of a partition that has had many leaders there may come as many objects as go: these are left
+alone until merging halves their number. Nothing is dropped, and the sums of what goes and of what comes are compared
+before anything is named. Of every object that goes one window is in memory at a time, besides the object that comes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from liftpy_bucket.objects.merging import member_source
 from liftpy_bucket.objects.read import ObjectReader
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.conditional import create_once
-from liftpy_server.tier.jobs.parts.merge_plan import run_to_merge
+from liftpy_server.tier.jobs.parts.merge_plan import runs_to_merge
 from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 from liftpy_server.tier.jobs.parts.read_ahead_store import ReadAheadStore
 from liftpy_server.tier.jobs.parts.roots import newest_set
@@ -28,6 +29,8 @@ from liftpy_server.tier.jobs.uploads.upload_stream_set import set_object_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
+    from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
     from liftpy_server.tier.jobs.parts.context import Context
 
@@ -37,6 +40,7 @@ _WINDOWS_BYTES: Final = 32 * 1024 * 1024  # of all objects that go, together
 _WINDOW_BYTES_MIN: Final = 1024 * 1024
 _OBJECT_BYTES_MAX: Final = 64 * 1024 * 1024
 _ROUNDS_MAX: Final = 8
+_FEWER: Final = 2  # so many objects become one, or more
 
 
 class Part(NamedTuple):
@@ -71,16 +75,15 @@ def _merge_run(context: Context, node: str, incarnation: int) -> int:
             return 0
         manifest = adopt(loaded.manifest, incarnation)
         bytes_max = min(context.object_bytes, _OBJECT_BYTES_MAX)
-        places = run_to_merge([each.size for each in manifest.objects], bytes_max)
-        if not places:
-            return 0
         file = context.set_file(node)
-        run = file.pointers(manifest, {manifest.objects[place].name for place in places})
+        run, layers = _chosen(file, manifest, bytes_max)
+        if not run:
+            return 0
         size = sum(each.size for each in run)
         with context.memory.hold(size + _WINDOWS_BYTES, context.progress):
             added = [
                 write_set_object(context, node, manifest.sequence + number, run, parts)
-                for number, parts in enumerate(_layers(run))
+                for number, parts in enumerate(layers)
             ]
         try:
             changed = replace(manifest, [each.name for each in run], added)
@@ -89,6 +92,18 @@ def _merge_run(context: Context, node: str, incarnation: int) -> int:
             context.sets.drop(node)  # it may have been written
             raise
     return len(run)
+
+
+def _chosen(
+    file: SetManifestFile, manifest: SetManifest, bytes_max: int
+) -> tuple[Sequence[SetObjectPointer], list[list[list[Part]]]]:
+    """Objects that are worth merging, and what each of the new ones holds; nothing where there are none."""
+    for places in runs_to_merge([each.size for each in manifest.objects], bytes_max):
+        run = file.pointers(manifest, {manifest.objects[place].name for place in places})
+        layers = list(_layers(run))
+        if len(run) >= _FEWER * len(layers):
+            return run, layers
+    return (), []
 
 
 def _layers(run: Sequence[SetObjectPointer]) -> Iterator[list[list[Part]]]:

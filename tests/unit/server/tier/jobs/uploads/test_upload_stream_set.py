@@ -10,6 +10,7 @@ from liftpy_bucket.errors import LineageError, OvertakenError
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.pins.held import Pins
 from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.reading.resolving import resolve
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_bucket.upkeep.forking import fork
@@ -344,6 +345,46 @@ def test_members_of_several_leaderships_of_a_node_merge_side_by_side(store, log)
     check_whole(store, 100)
     worker.upload(log, 100, 120, epoch=4, epochs=[(0, 0)])
     check_whole(store, 120)
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_members_of_many_leaderships_are_not_merged_again_and_again(store, log, rounds):
+    """Four leaderships make four objects, however often they are merged."""
+    worker = Worker(store)
+    worker.claim()
+    for epoch in range(4):
+        worker.claim(epoch=epoch, epochs=[(0, 0)])
+        for base in range(20 * epoch, 20 * epoch + 20, 20 // rounds):
+            worker.upload_set([(log, base, base + 20 // rounds, epoch)])
+    worker.call("collect_sets", node="n1", incarnation=1)
+    assert len(sets_of(store, root_of(store))["n1"].objects) == 4
+    worker.asked()
+    assert worker.call("collect_sets", node="n1", incarnation=1)["merged"] == 0
+    assert worker.asked().get("create", 0) == 0
+    for base in range(80, 400, 10):
+        worker.upload_set([(log, base, base + 10, 3)])
+        worker.call("collect_sets", node="n1", incarnation=1)
+        assert len(sets_of(store, root_of(store))["n1"].objects) <= 8
+    assert worker.asked()["create"] < 4 * 32, "what grows no more is not written with every round"
+    check_whole(store, 400)
+
+
+def test_what_is_not_worth_merging_is_in_nobodys_way(store, log):
+    """Behind objects of four leaderships there are larger ones that are worth it."""
+    worker = Worker(store)
+    worker.claim()
+    for epoch in range(4):
+        worker.claim(epoch=epoch, epochs=[(0, 0)])
+        worker.upload_set([(log, epoch, epoch + 1, epoch)])
+    many = PATHS[1:21]
+    for path in many:
+        worker.claim(path=path)
+    for base in range(0, 1_000, 125):
+        worker.upload_set([(log, base, base + 125, 0, path) for path in many])
+    sizes = [each.size for each in SetManifestFile(store, "n1", new_id=str).load().manifest.objects]
+    assert max(sizes[:4]) < 64 * 1024 < min(sizes[4:]), "of another level"
+    assert worker.call("collect_sets", node="n1", incarnation=1)["merged"] >= 8
+    check_whole(store, 1_000, path=many[7])
 
 
 @pytest.mark.thorough
