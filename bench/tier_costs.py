@@ -83,9 +83,10 @@ def costs_beside(home, streams, size=_GIB, objects=_OBJECTS):
     yield from _retention_step(objects)
 
 
-def _row(what, unit, told):
+def _row(what, unit, told=None):
+    """A row; of what others say of `told`, if they do."""
     row = Row(f"tier, cost: {what}", "-", unit, is_absolute=True, smaller_is_better=True)
-    row.told = {name: said[told] for name, said in _TOLD.items()}
+    row.told = {} if told is None else {name: said[told] for name, said in _TOLD.items()}
     return row
 
 
@@ -139,8 +140,7 @@ def _retention_step(objects):
     row.add("liftpy", sum(asked.values()))
     row.note = f"one of {objects:,} objects goes: {asked_text(asked)}"
     yield row
-    row = _row("bytes of a retention step, 1 TiB of history", "KiB", "retention")
-    row.told = {}
+    row = _row("bytes of a retention step, 1 TiB of history", "KiB")
     row.add("liftpy", (store.bytes_in - read + store.bytes_out - written) / 1024)
     yield row
 
@@ -156,7 +156,6 @@ def _cold_open(simulated):
     row.add("liftpy", sum(counted.counts.values()))
     row.note = f"in the midst of the steady stream: {asked_text(counted.counts)}"
     yield row
-    row = _row("bytes until the first record, nothing in memory", "KiB", "open")
-    row.told = {}
+    row = _row("bytes until the first record, nothing in memory", "KiB")
     row.add("liftpy", counted.bytes_in / 1024)
     yield row

@@ -39,6 +39,7 @@ _VERSION: Final = 2
 _DIRECTORY_VERSION: Final = 3
 _READABLE: Final = (_VERSION, _DIRECTORY_VERSION)
 _PRODUCER_ID_BYTES: Final = 16
+_CONTENTS: Final = "rows_sum"  # "contents" was a sum of another kind, and is not compared
 
 
 class Numbered(NamedTuple):
@@ -161,7 +162,7 @@ class Decision:
             "sections": [[places[section.key], *section[1:]] for section in self.sections],
         }
         if self.contents is not None:
-            document["contents"] = f"{self.contents:016x}"
+            document[_CONTENTS] = f"{self.contents:016x}"
         if self.directory is not None:
             document["directory"] = self.directory
         return json.dumps(document, separators=(",", ":")).encode()
@@ -185,7 +186,7 @@ class Decision:
             sections = tuple(Section(keys[place], *_integers(rest)) for place, *rest in document["sections"])
             found = (document["uuid"], document["application"], document["batch"])
             ends = tuple(_integers(document["ends"]))
-            contents = None if document.get("contents") is None else int(document["contents"], 16)
+            contents = None if document.get(_CONTENTS) is None else int(document[_CONTENTS], 16)
             directory = _directory(batch, document["directory"], keys) if version == _DIRECTORY_VERSION else None
         except (ValueError, TypeError, KeyError, IndexError, RecursionError) as error:
             raise StagingDamagedError(

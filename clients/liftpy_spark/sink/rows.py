@@ -262,9 +262,7 @@ def _pieces(offsets: npt.NDArray[np.int64], begin: int, end: int, bytes_max: int
     total = int(offsets[end] - offsets[begin])
     even = total // -(-total // bytes_max) + int(np.diff(offsets[begin : end + 1]).max())
     while begin < end:
-        until = (
-            int(np.searchsorted(offsets[begin : end + 1], offsets[begin] + min(even, bytes_max), "right")) + begin - 1
-        )
-        until = min(max(until, begin + 1), begin + ENVELOPE_RECORDS_MAX, end)
+        fitting = int(np.searchsorted(offsets[begin : end + 1], offsets[begin] + min(even, bytes_max), "right")) - 1
+        until = min(begin + max(fitting, 1), begin + ENVELOPE_RECORDS_MAX, end)
         yield begin, until
         begin = until

@@ -38,6 +38,14 @@ def test_a_decision_reads_back(sections, ends):
             chunk += section.chunks
 
 
+def test_the_sum_of_another_kind_is_not_compared():
+    decision = Decision(batch=batch_of(), ends=(1, 2), sections=(Section("k", 1, 0, 8, 1, 1, 5),), contents=7)
+    plain = json.loads(decision.encode())
+    assert Decision.decode(batch_of(), json.dumps(plain).encode()).contents == 7
+    plain["contents"] = plain.pop("rows_sum")
+    assert Decision.decode(batch_of(), json.dumps(plain).encode()).contents is None
+
+
 @settings(deadline=None)
 @given(st.binary(max_size=80) | st.dictionaries(st.text(), st.integers()).map(lambda plain: json.dumps(plain).encode()))
 def test_what_is_no_decision(body):
