@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from liftpy_bucket.layout import slot_of
+
 if TYPE_CHECKING:
     from liftpy_bucket.objects.setsum import Setsum
 
 __all__ = ["Extent", "SetMember", "SetObject", "SetObjectPointer", "SnapshotPointer", "StreamObjectPointer"]
+__all__ += ["member_order"]
 
 
 class Extent(NamedTuple):
@@ -128,7 +131,7 @@ class SetMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SetObjectPointer:
-    """A stream-set object: Parquet, many partitions, sorted by (uuid, partition, offset).
+    """A stream-set object: Parquet, many partitions, sorted by `member_order`.
 
     Attributes:
         name: `<sequence:020d>-<nonce>.parquet`.
@@ -176,3 +179,12 @@ class SetObject:
     first: int
     last: int
     setsum: Setsum
+
+
+def member_order(member: SetMember) -> tuple[int, str, int, int, int]:
+    """How members stand in an object: by slot, as in pages, so that a range of slots is a range of bytes.
+
+    Returns:
+        (slot, uuid, partition, leader epoch, first offset)
+    """
+    return slot_of(member.uuid, member.partition), member.uuid, member.partition, member.tier_epoch, member.base

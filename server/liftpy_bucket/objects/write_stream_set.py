@@ -1,4 +1,4 @@
-"""Writes stream-set objects: records of many partitions, a whole Parquet file for each of them, one after the other.
+"""Writes stream-set objects: records of many partitions, a whole Parquet file for each member, one after the other.
 
     file of a member | file of a member | ... | "LFTC" | crc32c u32 (of what follows) | footer of all | length | "PAR1"
 
@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from liftpy_bucket.layout import slot_of
 from liftpy_bucket.objects.joined_footer import JoinedFooter
 from liftpy_bucket.objects.parquet import ROW_GROUPS_KEY, ParquetObject, write_footer
-from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
+from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer, member_order
 from liftpy_bucket.objects.record_hash import HASH_NAME
 from liftpy_bucket.objects.rows.schema import conform, row_schema
 from liftpy_bucket.objects.tally import RowsTally
@@ -93,7 +94,7 @@ class SetWriter:
         self._member: _Member | None = None
 
     def begin(self, uuid: str, partition: int, tier_epoch: int, base: int, end: int) -> None:
-        """Begin with the next partition; they come in ascending order of uuid and partition.
+        """Begin with the next member; they come in the order of `member_order`, and none twice.
 
         Args:
             uuid: UUID of the stream, 32 hexadecimal digits.
@@ -103,11 +104,12 @@ class SetWriter:
             end: The offset after the last one.
 
         Raises:
-            ValueError: the partition does not follow on the one before.
+            ValueError: the member does not follow on the one before.
             OSError: the sink could not take what was left of the one before.
         """
         self._end_member()
-        if self._members and (self._members[-1].uuid, self._members[-1].partition) >= (uuid, partition):
+        order = (slot_of(uuid, partition), uuid, partition, tier_epoch, base)
+        if self._members and member_order(self._members[-1]) >= order:
             raise ValueError(f"partition {uuid}/{partition} is written out of order")
         parquet = ParquetObject(self._sink, _set_schema(), is_alike=False)
         cutter = RowGroupCutter(parquet, self._row_group_bytes)

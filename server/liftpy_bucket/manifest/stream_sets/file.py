@@ -18,7 +18,7 @@ from liftpy_bucket.manifest.stream_sets.changes import adopt
 from liftpy_bucket.manifest.stream_sets.format import SetPart, decode_set, encode_set
 from liftpy_bucket.manifest.stream_sets.pages import decode_page
 from liftpy_bucket.manifest.stream_sets.paging import paged
-from liftpy_bucket.objects.pointers import SetObjectPointer
+from liftpy_bucket.objects.pointers import SetObjectPointer, member_order
 from liftpy_bucket.store.conditional import create_once
 from liftpy_bucket.store.swapping import swap
 
@@ -139,7 +139,7 @@ class SetManifestFile:
                         yield from pointer.members
 
     def pointers(self, manifest: SetManifest, names: Collection[str] | None = None) -> list[SetObjectPointer]:
-        """Objects with all their members, by uuid and partition, oldest object first; errors as of `part`.
+        """Objects with all their members, in the order of members, oldest object first; errors as of `part`.
 
         Args:
             manifest: Manifest of the node.
@@ -245,7 +245,7 @@ def _pointer_of(node: str, listed: SetObject, members: list[SetMember]) -> SetOb
         raise ManifestCorruptError(
             set_root_key(node), f"{listed.name} has {listed.members} members, and the pages have {len(members)} of them"
         )
-    members.sort(key=lambda member: (member.uuid, member.partition))
+    members.sort(key=member_order)
     return SetObjectPointer(
         name=listed.name, size=listed.size, footer=listed.footer, digest=listed.digest, members=tuple(members)
     )

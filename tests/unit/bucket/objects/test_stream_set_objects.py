@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_bucket.errors import ObjectCorruptError
+from liftpy_bucket.layout import slot_of
 from liftpy_bucket.objects.read import ObjectReader, trimmed
 from liftpy_bucket.objects.record_hash import setsum_of
 from liftpy_bucket.objects.write_stream_set import SetWriter
@@ -25,11 +26,16 @@ from support.tier_rows import Record, histories, plain_records, records_of, rows
 KEY = "sets/a/objects/x.parquet"
 
 
+def in_order(members):
+    """(uuid, partition, ...) as they stand in an object."""
+    return sorted(members, key=lambda member: (slot_of(member[0], member[1]), *member[:2]))
+
+
 def put(members, **options):
-    """(store, reader, members) of an object with these: (uuid, partition, base, end, rows)."""
+    """(store, reader, members) of an object with these in their order: (uuid, partition, base, end, rows)."""
     sink = io.BytesIO()
     writer = SetWriter(sink, node="a", nonce="n", **options)
-    for uuid, partition, base, end, rows in members:
+    for uuid, partition, base, end, rows in in_order(members):
         writer.begin(uuid, partition, 3, base, end)
         for start in range(0, rows.num_rows, 7):
             writer.write(rows.slice(start, 7))
@@ -55,7 +61,9 @@ def test_members_come_back(all_records, row_group_bytes):
     ]
     store, reader, members = put(given_members, row_group_bytes=row_group_bytes)
     position = 0
-    for (uuid, partition, base, end, rows), member, records in zip(given_members, members, all_records, strict=True):
+    records_by_uuid = dict(zip([each[0] for each in given_members], all_records, strict=True))
+    for (uuid, partition, base, end, rows), member in zip(in_order(given_members), members, strict=True):
+        records = records_by_uuid[uuid]
         assert (member.uuid, member.partition, member.base, member.end) == (uuid, partition, base, end)
         assert (member.tier_epoch, member.records, member.setsum) == (3, len(records), setsum_of(rows))
         assert member.extent.start == position
@@ -87,7 +95,8 @@ def test_any_reader_of_parquet_takes_the_object_for_one_file():
     table = pq.read_table(pa.BufferReader(store.get(KEY).body))
     assert table.num_rows == 40 * 50
     assert table.column("stream").unique().to_pylist() == [member.uuid for member in found]
-    assert table.column("partition").unique().to_pylist() == list(range(40))
+    assert table.column("partition").unique().to_pylist() == [member.partition for member in found]
+    assert sorted(member.partition for member in found) == list(range(40))
     about = reader.metadata.about
     assert about["liftpy.node"] == "a"
     assert "liftpy.uuid" not in about
@@ -121,7 +130,8 @@ def test_a_member_without_records_has_no_row_groups():
         ("1" * 32, 0, 0, 1, rows_from(plain_records(1))),
     ]
     store, reader, found = put(members)
-    assert [(member.base, member.end, member.records) for member in found] == [(5, 9, 0), (0, 1, 1)]
+    assert sorted((member.base, member.end, member.records) for member in found) == [(0, 1, 1), (5, 9, 0)]
+    found = sorted(found, key=lambda member: member.records)
     empty = ObjectReader(store, KEY, found[0].extent)
     empty.check_member(found[0])
     assert empty.row_groups == ()
@@ -139,6 +149,23 @@ def test_what_a_member_says_is_checked():
     ):
         with pytest.raises(ObjectCorruptError, match=says):
             ObjectReader(store, KEY, wrong.extent).check_member(wrong)
+
+
+def test_members_of_several_leaderships_stand_side_by_side():
+    sink = io.BytesIO()
+    writer = SetWriter(sink, node="a", nonce="n")
+    ranges = [(3, 0, 5), (3, 5, 9), (4, 2, 6)]  # what a deposed leader wrote beyond 2 does not count, and stays
+    for tier_epoch, base, end in ranges:
+        writer.begin("a" * 32, 0, tier_epoch, base, end)
+        writer.write(rows_from(plain_records(end - base, base=base)))
+    _, found = writer.finish()
+    assert [(member.tier_epoch, member.base, member.end) for member in found] == ranges
+    store = MemoryStore()
+    store.create(KEY, sink.getvalue(), "n")
+    for member in found:
+        reader = ObjectReader(store, KEY, member.extent)
+        reader.check_member(member)
+        assert sum(rows.num_rows for rows in reader.rows(member.base, member.end)) == member.records
 
 
 def test_partitions_come_in_order_and_rows_in_their_range():

@@ -9,14 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_server.tier.jobs.parts.context import Context
 
-__all__ = ["run_to_merge", "runs_to_merge", "sizes_to_merge"]
+__all__ = ["FAN", "run_to_merge", "sizes_to_merge"]
 
-_FAN: Final = 4
+FAN: Final = 4
+"""So many of a size become one."""
+
 _SMALLEST_BYTES: Final = 64 * 1024
 
 
@@ -35,33 +37,30 @@ def run_to_merge(sizes: Sequence[int], object_bytes: int) -> range:
         sizes: Sizes of objects that follow on one another, oldest first, bytes.
         object_bytes: None grows beyond this. Those of more than half of it stay as they are.
     """
-    return next(runs_to_merge(sizes, object_bytes), range(0))
-
-
-def runs_to_merge(sizes: Sequence[int], object_bytes: int) -> Iterator[range]:
-    """All that `run_to_merge` could have chosen, the best one first. A later one may have places of an earlier one."""
     levels = [_level_of(size) if size * 2 <= object_bytes else None for size in sizes]
     for level in sorted({level for level in levels if level is not None}):
-        yield from _runs_of(sizes, levels, level, object_bytes)
+        run = _run_of(sizes, levels, level, object_bytes)
+        if run:
+            return run
+    return range(0)
 
 
 def _level_of(size: int) -> int:
     level, bound = 0, _SMALLEST_BYTES
     while size >= bound:
-        level, bound = level + 1, bound * _FAN
+        level, bound = level + 1, bound * FAN
     return level
 
 
-def _runs_of(sizes: Sequence[int], levels: Sequence[int | None], level: int, object_bytes: int) -> Iterator[range]:
-    """Runs of objects of a level, or below, of which there are enough; the oldest one first."""
+def _run_of(sizes: Sequence[int], levels: Sequence[int | None], level: int, object_bytes: int) -> range:
+    """The oldest run of objects of a level, or below, of which there are enough; empty where there is none."""
     start = total = 0
     for place, (size, there) in enumerate(zip(sizes, levels, strict=True)):
         if there is not None and there <= level and total + size <= object_bytes:
             total += size
             continue
-        if place - start >= _FAN:
-            yield range(start, place)
+        if place - start >= FAN:
+            return range(start, place)
         fits = there is not None and there <= level
         start, total = (place, size) if fits else (place + 1, 0)
-    if len(sizes) - start >= _FAN:
-        yield range(start, len(sizes))
+    return range(start, len(sizes)) if len(sizes) - start >= FAN else range(0)

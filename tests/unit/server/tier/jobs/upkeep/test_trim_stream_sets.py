@@ -20,6 +20,7 @@ from liftpy_bucket.upkeep.auditing import audit
 from liftpy_bucket.upkeep.forking import fork
 from liftpy_bucket.upkeep.remains import find_remains
 from liftpy_envelope.stream_config import StreamConfig
+from liftpy_server.tier.jobs.parts import counted_members
 from liftpy_server.tier.jobs.upkeep import trim_stream_sets
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, UUID, Worker, check_whole, history, new_id
@@ -133,6 +134,41 @@ def test_what_moved_into_an_object_of_its_own_goes(worker):
     check_whole(worker.context.store, 200)
 
 
+def test_little_that_moved_waits_until_objects_are_merged(worker, tmp_path):
+    """To write an object anew for each stream that leaves it would write all of them time and again."""
+    store, log = worker.context.store, LogFile(tmp_path / "1.log")
+    log.append(500)
+    many = [PartitionPath(f"{number:032x}", 0) for number in range(10)]
+    for path in many:
+        worker.claim(path=path)
+    worker.upload_set([(log, 0, 100, 0, path) for path in many])
+    worker.call("merge", **many[3]._asdict(), epoch=0)
+    assert collect(worker)["trimmed"] == 0
+    assert rows(worker, many[3].uuid) == list(range(100))
+    worker.upload_set([(log, 100, 200, 0, path) for path in many])
+    assert collect(worker)["merged"] == 4
+    assert rows(worker, many[3].uuid) == list(range(100, 200))
+    worker.call("retain", **many[4]._asdict(), start=200, epoch=0)
+    assert collect(worker)["trimmed"] == 1, "what was deleted does not wait"
+    assert rows(worker, many[4].uuid) == []
+    for path in many:
+        check_whole(store, 200, 200 if path == many[4] else 0, path=path)
+
+
+def test_of_objects_of_which_a_merge_leaves_nothing_there_is_none(worker, monkeypatch, tmp_path):
+    log = LogFile(tmp_path / "1.log")
+    log.append(400)
+    for base in (200, 300):
+        worker.upload_set([(log, base, base + 100, 0, path) for path in (PATH, OTHER)])
+    for path in (PATH, OTHER):
+        worker.call("merge", **path._asdict(), epoch=0)
+    monkeypatch.setattr("liftpy_server.tier.jobs.upkeep.collect.trim_sets", lambda *_: 0)
+    assert collect(worker) == {"trimmed": 0, "merged": 4, "dropped": 0, "deleted": 4, "left": 0}
+    assert rows(worker) == rows(worker, OTHER.uuid) == []
+    for path in (PATH, OTHER):
+        check_whole(worker.context.store, 400, path=path)
+
+
 def test_superseded_records_leave_shared_objects(worker):
     put_catalog(worker, PATH, OTHER, compact=True)
     arguments = {"min_compaction_lag_ns": 0, "delete_retention_ns": 0, "clean_end": 200}
@@ -223,17 +259,17 @@ def test_a_look_at_the_roots_that_failed_is_made_again(worker, monkeypatch):
     other = Worker(context.store, "n2")
     other.claim(epoch=1, epochs=[(0, 0)])
     other.call("retain", **PATH._asdict(), start=200, epoch=1)
-    find = trim_stream_sets.find
+    find = counted_members.find
 
     def away(_context, path):
         if path == OTHER:
             raise StoreUnavailableError("away")
         return find(_context, path)
 
-    monkeypatch.setattr(trim_stream_sets, "find", away)
+    monkeypatch.setattr(counted_members, "find", away)
     with pytest.raises(StoreUnavailableError):
         trim_stream_sets.trim_sets(context, "n1", 1)
-    monkeypatch.setattr(trim_stream_sets, "find", find)
+    monkeypatch.setattr(counted_members, "find", find)
     context.roots.drop(PATH)
     assert trim_stream_sets.trim_sets(context, "n1", 1) > 0, "and not after the next grace period only"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -349,7 +351,6 @@ def test_members_of_several_leaderships_of_a_node_merge_side_by_side(store, log)
 
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_members_of_many_leaderships_are_not_merged_again_and_again(store, log, rounds):
-    """Four leaderships make four objects, however often they are merged."""
     worker = Worker(store)
     worker.claim()
     for epoch in range(4):
@@ -357,7 +358,10 @@ def test_members_of_many_leaderships_are_not_merged_again_and_again(store, log, 
         for base in range(20 * epoch, 20 * epoch + 20, 20 // rounds):
             worker.upload_set([(log, base, base + 20 // rounds, epoch)])
     worker.call("collect_sets", node="n1", incarnation=1)
-    assert len(sets_of(store, root_of(store))["n1"].objects) == 4
+    (merged,) = sets_of(store, root_of(store))["n1"].objects
+    assert [(member.tier_epoch, member.base, member.end) for member in merged.members] == [
+        (epoch, 20 * epoch, 20 * epoch + 20) for epoch in range(4)
+    ]
     worker.asked()
     assert worker.call("collect_sets", node="n1", incarnation=1)["merged"] == 0
     assert worker.asked().get("create", 0) == 0
@@ -369,22 +373,24 @@ def test_members_of_many_leaderships_are_not_merged_again_and_again(store, log, 
     check_whole(store, 400)
 
 
-def test_what_is_not_worth_merging_is_in_nobodys_way(store, log):
-    """Behind objects of four leaderships there are larger ones that are worth it."""
-    worker = Worker(store)
-    worker.claim()
-    for epoch in range(4):
-        worker.claim(epoch=epoch, epochs=[(0, 0)])
-        worker.upload_set([(log, epoch, epoch + 1, epoch)])
-    many = PATHS[1:21]
+def test_of_objects_of_full_size_each_slot_is_in_a_few(store, log):
+    """Sixteen rounds that fill an object each: what comes is divided by slot, so that a partition is in few of them."""
+    worker = Worker(store, object_bytes=96 * 1024)
+    many = PATHS[:24]
     for path in many:
         worker.claim(path=path)
-    for base in range(0, 1_000, 125):
-        worker.upload_set([(log, base, base + 125, 0, path) for path in many])
-    sizes = [each.size for each in SetManifestFile(store, "n1", new_id=str).load().manifest.objects]
-    assert max(sizes[:4]) < 64 * 1024 < min(sizes[4:]), "of another level"
-    assert worker.call("collect_sets", node="n1", incarnation=1)["merged"] >= 8
-    check_whole(store, 1_000, path=many[7])
+    for base in range(0, 480, 30):
+        worker.upload_set([(log, base, base + 30, 0, path) for path in many])
+    before = {each.size for each in SetManifestFile(store, "n1", new_id=str).load().manifest.objects}
+    assert min(before) * 2 > 96 * 1024, "none has room for another one"
+    assert worker.call("collect_sets", node="n1", incarnation=1)["merged"] >= 16
+    manifest = SetManifestFile(store, "n1", new_id=str).load().manifest
+    assert max(each.size for each in manifest.objects) < 2 * 96 * 1024
+    ranges = sorted((each.first, each.last) for each in manifest.objects)
+    assert all(one[1] < other[0] for one, other in pairwise(ranges)), "each slot is in one of them"
+    assert sum(each.members for each in manifest.objects) == len(many)
+    for path in many:
+        check_whole(store, 480, path=path)
 
 
 @pytest.mark.thorough
