@@ -255,11 +255,12 @@ class TierJobs:
     def _note_manifest(self, size: int) -> None:
         """Tell people once when the manifest of shared objects comes to half of what it may have."""
         before, self._counters.set_manifest_bytes = self._counters.set_manifest_bytes, size
+        self._schedule.manifest_has(size)
         if before <= MANIFEST_BYTES_MAX // 2 < size:
             logger.warning(
                 "the manifest of this node's shared objects, sets/%s/ROOT, has %d bytes of the %d that it may have; "
-                "once it is full, each stream gets objects of its own, which costs many more requests. Set a smaller "
-                "tier.merge_bytes, or spread the streams over more nodes",
+                "streams get objects of their own earlier now, which costs more requests, and none shares one once "
+                "it is full: spread the streams over more nodes",
                 *(self._identity.node_id, size, MANIFEST_BYTES_MAX),
             )
 

@@ -129,6 +129,8 @@ class Place:
         failures: One after the other.
         until_s: No job before this, after a failure.
         set_bytes: Bytes of record batches in shared objects since it got an object of its own.
+        set_since_s: Time since when there are some, or since when this leadership knows of them, seconds; None where
+            there are none.
         object_bytes: Bytes of record batches in objects of its own since these were merged.
         new_bytes: Bytes of record batches since key compaction looked at it last.
         trouble: What is wrong; None while all is well.
@@ -153,6 +155,7 @@ class Place:
         "proven_end",
         "queue",
         "set_bytes",
+        "set_since_s",
         "since_s",
         "slot",
         "start",
@@ -182,6 +185,7 @@ class Place:
         self.failures = 0
         self.until_s = 0.0
         self.set_bytes = 0
+        self.set_since_s: float | None = None
         self.object_bytes = 0
         self.new_bytes = 0
         self.trouble: Trouble | None = None

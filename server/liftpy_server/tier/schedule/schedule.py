@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 from zlib import crc32
 
+from liftpy_bucket.manifest.json import MANIFEST_BYTES_MAX
 from liftpy_server.tier.schedule.alarms import STORE_CODES, StoreHealth
 from liftpy_server.tier.schedule.pace import Pace
 from liftpy_server.tier.schedule.places import Found, Job, Phase, Place, Task, Trouble
@@ -160,6 +161,10 @@ class Schedule:
         """Shared objects were replaced by larger ones: what nothing names now is to be deleted when it is time."""
         self._upkeep.are_sets_written = True
 
+    def manifest_has(self, size: int) -> None:
+        """The manifest of shared objects has so many bytes: beyond half of what it may have, partitions leave it."""
+        self._upkeep.set_room = min(1.0, 2 * max(0, MANIFEST_BYTES_MAX - size) / MANIFEST_BYTES_MAX)
+
     def pinned(self, key: PartitionKey, now_s: float) -> None:
         """A pin may hold what nobody else wants: it is looked at again, as pins end without anybody being told."""
         place = self.places.get(key)
@@ -249,7 +254,7 @@ class Schedule:
             if task.job is Job.UPLOAD:  # the root names it
                 place.proven_end = place.tiered_end
             place.since_s = task.began_s if place.end > place.tiered_end else None
-            self._upkeep.grown(place, is_shared=task.job is Job.UPLOAD_SET)
+            self._upkeep.grown(place, is_shared=task.job is Job.UPLOAD_SET, now_s=now_s)
             place.bytes = 0
         self._went_well(task, places, now_s)
 

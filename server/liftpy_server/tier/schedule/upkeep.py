@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
+from liftpy_bucket.layout import SLOTS
 from liftpy_server.tier.schedule.places import Found, Job, Phase, Place
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Upkeep"]
 
+_AGED_S: Final = 7 * 86_400.0  # what is in shared objects longer moves out when it has a part of `merge_bytes`
+_AGED_PART: Final = 16
 _LISTED_S: Final = 86_400.0  # between two listings of a partition of which only retention takes something
 _PASSED_MAX: Final = 64  # that can not go on now, in one look for the next job
 _ORDER: Final = (Job.LOOK, Job.CONFIRM, Job.RETAIN, Job.MERGE, Job.COMPACT, Job.COLLECT)
@@ -28,6 +31,8 @@ class Upkeep:
     Attributes:
         running: How many of its jobs run.
         are_sets_written: Shared objects may have been written since those of no use were collected last.
+        set_room: Which part of `merge_bytes` partitions may have in shared objects: less than 1 once the manifest of
+            these is half full.
     """
 
     def __init__(self, limits: Limits, now_s: float) -> None:
@@ -40,6 +45,7 @@ class Upkeep:
         self._listed_s: dict[PartitionKey, float] = {}  # when its garbage was looked for last
         self._pinned: dict[PartitionKey, tuple[Place, float]] = {}  # and when to look again
         self.are_sets_written = False
+        self.set_room = 1.0
         self._sets_again_s = float("inf")  # when what is of no use in sets will have been so for the grace period
         self._collected_s = now_s
         self._failures: dict[PartitionKey, tuple[int, float]] = {}  # one after the other, and until when to rest
@@ -64,17 +70,36 @@ class Upkeep:
             place.is_claim_wanted = place.phase is Phase.KNOWN
             self.wants(place, Job.RETAIN)
 
-    def grown(self, place: Place, *, is_shared: bool) -> None:
+    def grown(self, place: Place, *, is_shared: bool, now_s: float) -> None:
         """A partition has its `bytes` in the bucket now."""
         place.new_bytes += place.bytes
         if is_shared:
             self.are_sets_written = True
-            place.set_bytes += place.bytes
+            self._shares(place, place.set_bytes + place.bytes, now_s)
         else:
             place.object_bytes += place.bytes + place.set_bytes  # which has been moved with it
-            place.set_bytes = 0
-        if place.set_bytes >= self._limits.merge_bytes or place.object_bytes >= self._limits.object_bytes:
+            self._shares(place, 0, now_s)
+        if self._is_large(place, now_s) or place.object_bytes >= self._limits.object_bytes:
             self.wants(place, Job.MERGE)
+
+    def _shares(self, place: Place, size: int, now_s: float) -> None:
+        place.set_bytes = size
+        if not size:
+            place.set_since_s = None
+        elif place.set_since_s is None:
+            place.set_since_s = now_s
+
+    def _is_large(self, place: Place, now_s: float) -> bool:
+        """Whether what it has in shared objects is to become an object of its own, so that their manifest stays short.
+
+        Partitions that began together do not become too old together: of each half a period's time is its own.
+        """
+        if place.set_since_s is None:
+            return False
+        bytes_max = self._limits.merge_bytes * self.set_room
+        if now_s - place.set_since_s >= _AGED_S * (0.5 + place.slot / SLOTS / 2):
+            bytes_max /= _AGED_PART
+        return place.set_bytes >= bytes_max
 
     def looked(self, place: Place, found: Found, now_s: float) -> None:
         """What the leaders before have left that nothing names is in the way of nobody, claimed or not."""
@@ -83,8 +108,9 @@ class Upkeep:
 
     def claimed(self, place: Place, found: Found, now_s: float) -> None:
         """What the leaders before have left to be done is done by who claims: nobody keeps a list of it."""
-        place.set_bytes, place.new_bytes = found.set_bytes, found.new_bytes
-        if found.merges or place.set_bytes >= self._limits.merge_bytes:
+        place.new_bytes = found.new_bytes
+        self._shares(place, found.set_bytes, now_s)
+        if found.merges or self._is_large(place, now_s):
             self.wants(place, Job.MERGE)
         if found.may_have_garbage:
             self._littered(place, now_s)
@@ -113,7 +139,8 @@ class Upkeep:
     def kept_up(self, place: Place, job: Job, now_s: float) -> None:
         """A job was done for a partition."""
         if job is Job.MERGE:
-            place.set_bytes = place.object_bytes = 0
+            place.object_bytes = 0
+            self._shares(place, 0, now_s)
         elif job is Job.COMPACT:
             place.new_bytes = 0
         elif job is Job.RETAIN:

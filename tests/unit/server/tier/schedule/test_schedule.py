@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from liftpy_bucket.layout import slot_of
+from liftpy_bucket.manifest.json import MANIFEST_BYTES_MAX
 from liftpy_envelope.pull import PartitionKey
 from liftpy_server.tier.schedule.alarms import StoreState
 from liftpy_server.tier.schedule.places import Found, Job, Limits, Phase, Task
@@ -430,6 +431,40 @@ def test_what_was_shared_is_merged_when_it_is_enough(bench):
     bench.schedule.kept_up(merge, None, bench.now_s)
     assert bench.place().set_bytes == 0
     assert not bench.tasks()
+
+
+def shares(bench, size):
+    """Have so many bytes more in a shared object, and say what is wanted then besides."""
+    bench.wrote(bench.place().end + 1, size)
+    bench.now_s += 60
+    bench.uploaded(next(task for task in bench.tasks() if task.job is Job.UPLOAD_SET))
+    return {task.job for task in bench.tasks() if task.job is not Job.COLLECT_SETS}
+
+
+def test_what_is_shared_for_long_is_merged_when_it_is_less(bench):
+    bench.claim_all([0])
+    half_a_week_s = 7 * 86_400 * (0.5 + bench.place().slot / 2**33)
+    assert shares(bench, MIB // 2) == set()
+    bench.now_s += half_a_week_s - 130
+    assert shares(bench, MIB // 4) == set()
+    bench.now_s += 130
+    assert shares(bench, MIB // 8) == set(), "too little for an object of its own"
+    assert shares(bench, MIB // 8) == {Job.MERGE}
+
+
+def test_what_is_shared_is_merged_earlier_when_the_manifest_is_more_than_half_full(bench):
+    bench.claim_all([0])
+    bench.schedule.manifest_has(MANIFEST_BYTES_MAX // 2)
+    assert shares(bench, 3 * MIB) == set()
+    bench.schedule.manifest_has(MANIFEST_BYTES_MAX * 7 // 8)  # a quarter of 16 MiB is left for each
+    assert shares(bench, MIB // 2) == set()
+    assert shares(bench, MIB // 2) == {Job.MERGE}
+
+
+def test_of_what_a_manifest_that_is_full_names_everything_is_merged(bench):
+    bench.claim_all([0])
+    bench.schedule.manifest_has(MANIFEST_BYTES_MAX + 1)
+    assert shares(bench, 1) == {Job.MERGE}
 
 
 def test_a_merge_that_fails_keeps_no_upload_waiting(bench):
