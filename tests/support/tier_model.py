@@ -19,14 +19,12 @@ from liftpy_bucket.errors import (
     SealedError,
     StoreUnavailableError,
 )
-from liftpy_bucket.layout import set_root_key
 from liftpy_bucket.manifest.root.changes import advance_start, append, claim, create, fork, replace, seal
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.format import decode_root
 from liftpy_bucket.manifest.stream_sets.changes import add, adopt, drop, empty
 from liftpy_bucket.manifest.stream_sets.changes import replace as replace_sets
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
-from liftpy_bucket.manifest.stream_sets.format import decode_set
 from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 from liftpy_bucket.reading.resolving import counts, resolve
 from liftpy_bucket.store.memory import MemoryStore
@@ -41,11 +39,6 @@ FAULTS = [fault for fault in Fault if fault not in (Fault.SLOW, Fault.STALE)]
 @lru_cache(16)
 def read_root(body):
     return decode_root(PATH, body)
-
-
-@lru_cache(16)
-def read_set(node, body):
-    return decode_set(node, body)
 
 
 class History:
@@ -81,8 +74,8 @@ class History:
         return body and read_root(body)
 
     def manifests(self):
-        found = {node: self.body(set_root_key(node)) for node in NODES}
-        return {node: read_set(node, body) for node, body in found.items() if body}
+        found = {node: SetManifestFile(self.store, node, new_id=ids()).load() for node in NODES}
+        return {node: loaded.manifest for node, loaded in found.items() if loaded}
 
     def pointers(self, node, names=None):
         """Objects of a node with their members, of the pages as they stand."""

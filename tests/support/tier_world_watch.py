@@ -20,7 +20,7 @@ from liftpy_bucket.manifest.root.reach import keys_of, reach
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.manifest.stream_sets.format import decode_set
 from liftpy_bucket.objects.setsum import Setsum
-from liftpy_bucket.reading.resolving import counts
+from liftpy_bucket.reading.resolving import counting
 from liftpy_bucket.store.memory import MemoryStore
 
 if TYPE_CHECKING:
@@ -134,15 +134,19 @@ class WatchedStore(MemoryStore):
         job = self.jobs[new.commits[-1]]
         if job.name == "collect_sets":
             assert new.setsum + new.collected == old.setsum + old.collected, "P5: records come or go unaccounted for"
-        before = {each.name for each in old.objects}
-        if any(each.name not in before for each in new.objects):
-            return  # they hold what those held that are gone, as the sums say
-        left = before - {each.name for each in new.objects}
-        pointers = SetManifestFile(self, old.node, new_id=str).pointers(old, left)
-        for member in [member for each in pointers for member in each.members]:
+        before, after = ({each.name for each in manifest.objects} for manifest in (old, new))
+        file = SetManifestFile(self, old.node, new_id=str)
+        there = [member for each in file.pointers(new, after - before) for member in each.members]
+        for member in [member for each in file.pointers(old, before - after) for member in each.members]:
             path = PartitionPath(member.uuid, member.partition)
+            same = [
+                each for each in there if (each.uuid, each.partition, each.tier_epoch) == (*path, member.tier_epoch)
+            ]
             for root in self._roots(path):
-                assert not counts(member, new.node, root), "P6: what a set held is let go, and a root counts on it"
+                counted = counting(member, new.node, root)
+                assert counted is None or any(each.base <= counted[0] and counted[1] <= each.end for each in same), (
+                    "P6: what a set held is let go, and a root counts on it"
+                )
 
     # -- deletions
 
@@ -181,7 +185,8 @@ class WatchedStore(MemoryStore):
 
     def _decoded(self, key: str, body: bytes) -> Root | SetManifest:
         if key.startswith("sets/"):
-            return decode_set(key.split("/")[1], body)
+            node = key.split("/")[1]
+            return SetManifestFile(self, node, new_id=str).manifest_of(decode_set(node, body))
         path = next(path for path in self.paths if path.root == key)
         return decode_root(path, body)
 

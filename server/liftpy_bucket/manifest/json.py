@@ -194,6 +194,10 @@ class Row:
             raise self.bad(at, "is not an object")
         return value
 
+    def row(self, at: Any, length: int) -> Row:
+        """A list of `length` values."""
+        return Row(self._key, f"{self._where}[{at}]", self._values[at], length)
+
     def rows(self, at: Any, length: int) -> Iterator[Row]:
         """The lists in a list, each of `length` values."""
         for number, value in enumerate(self.list(at)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from liftpy_bucket.errors import ObjectMissingError, OvertakenError
+from liftpy_bucket.errors import OvertakenError
 from liftpy_bucket.lru import LruCache
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile, page_cache
@@ -15,7 +15,7 @@ from liftpy_bucket.objects.read import ObjectReader
 
 if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.manifest.stream_sets.file import LoadedSet
+    from liftpy_bucket.manifest.stream_sets.file import LoadedRoot
     from liftpy_bucket.manifest.stream_sets.format import SetPart
     from liftpy_bucket.objects.pointers import Extent
     from liftpy_bucket.store.object_store import ObjectStore
@@ -26,7 +26,7 @@ _FOOTERS_BYTES: Final = 24 * 1024 * 1024
 _FOOTER_FACTOR: Final = 12  # a footer in memory is so many times what it is in the store
 _PARTITIONS_MAX: Final = 64  # with a few snapshots each
 _SETS_BYTES: Final = 16 * 1024 * 1024
-_ROW_BYTES: Final = 512  # of a page or an object in a set manifest
+_ROW_BYTES: Final = 512  # of a page in the root of a set manifest
 _PAGES_BYTES: Final = 8 * 1024 * 1024
 _LOOKS_MAX: Final = 5
 
@@ -43,7 +43,7 @@ class ReadingCache:
         self._store = store
         self._readers: LruCache[tuple[str, int | None], ObjectReader] = LruCache(footers_bytes, _weigh_reader)
         self._roots: LruCache[PartitionPath, RootFile] = LruCache(_PARTITIONS_MAX)
-        self._sets: LruCache[str, LoadedSet] = LruCache(_SETS_BYTES, _weigh_set)
+        self._sets: LruCache[str, LoadedRoot] = LruCache(_SETS_BYTES, _weigh_set)
         self._pages = page_cache(_PAGES_BYTES)
 
     def root_file(self, path: PartitionPath) -> RootFile:
@@ -67,20 +67,13 @@ class ReadingCache:
             if loaded is None:
                 return None
             try:
-                return file.part(loaded.manifest, path)
+                return file.part(loaded.root, path)
             except OvertakenError:
                 continue
         raise OvertakenError(f"the set manifest of node {node} was written {_LOOKS_MAX} times while it was read")
 
-    def _newest(self, file: SetManifestFile) -> LoadedSet | None:
-        known = self._sets.get(file.node)
-        if known is None:
-            loaded = file.load()
-        else:
-            try:
-                loaded = file.load_newer(known) or known
-            except ObjectMissingError:
-                loaded = None
+    def _newest(self, file: SetManifestFile) -> LoadedRoot | None:
+        loaded = file.load_root(self._sets.get(file.node))
         if loaded is None:
             self._sets.drop(file.node)
             return None
@@ -92,9 +85,8 @@ def _weigh_reader(reader: ObjectReader) -> int:
     return _FOOTER_FACTOR * (size - footer) + (size if reader.is_read_whole else 0)
 
 
-def _weigh_set(loaded: LoadedSet) -> int:
-    manifest = loaded.manifest
-    return _ROW_BYTES * (1 + len(manifest.objects) + len(manifest.pages) + len(manifest.packs))
+def _weigh_set(loaded: LoadedRoot) -> int:
+    return _ROW_BYTES * (1 + len(loaded.root.pages) + len(loaded.root.packs))
 
 
 def _commits_nothing() -> str:

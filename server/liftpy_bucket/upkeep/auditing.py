@@ -156,13 +156,13 @@ class _Look:
     def _set(self, node: str) -> set[str]:
         named = {set_root_key(node), boundary_key(set_directory(node))}
         file = SetManifestFile(self._store, node, new_id=_no_id)
-        loaded = file.load()
+        loaded = file.load_root()
         if loaded is None:
             self._why[set_directory(node)] = "there is no set manifest that could name it"
             return named
         self._why[set_directory(node)] = "nothing of it counts, or no set manifest names it"
-        named |= {set_pack_key(node, each.name) for each in loaded.manifest.packs}
-        for part in file.parts(loaded.manifest):
+        named |= {set_pack_key(node, each.name) for each in loaded.root.packs}
+        for part in file.parts(loaded.root):
             for pointer in part.objects:
                 key = set_object_key(node, pointer.name)
                 if key not in named and any(self._counts(member, node) for member in pointer.members):

@@ -14,12 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from liftpy_bucket.errors import ObjectCorruptError
-from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.layout import PartitionPath, slot_of
 from liftpy_bucket.manifest.catalog import Catalog, CatalogStream, decode_catalog, encode_catalog
 from liftpy_bucket.manifest.root.format import Claim, Root, decode_root, encode_root
 from liftpy_bucket.manifest.root.snapshot import decode_snapshot, make_snapshot
 from liftpy_bucket.manifest.stream_sets.changes import add
 from liftpy_bucket.manifest.stream_sets.format import SetManifest, decode_set, encode_set
+from liftpy_bucket.manifest.stream_sets.listing import decode_listing
 from liftpy_bucket.manifest.stream_sets.pages import decode_page
 from liftpy_bucket.manifest.stream_sets.paging import paged
 from liftpy_bucket.objects.parquet import FIELD_IDS
@@ -54,7 +55,7 @@ def write_all(folder):
     pointer = result.pointer(f"{40:020d}-2-golden.parquet", end=44)
     sink = io.BytesIO()
     writer = SetWriter(sink, node=NODE, nonce="golden")
-    for path in (OTHER, PATH):
+    for path in sorted((OTHER, PATH), key=lambda path: slot_of(*path)):
         writer.begin(path.uuid, path.partition, 2, 40, 44)
         writer.write(rows())
     shared = writer.finish().pointer(f"{5:020d}-golden.parquet")
@@ -80,8 +81,8 @@ def write_all(folder):
         "stream-set-object.parquet": sink.getvalue(),
         "root.json": encode_root(root),
         "snapshot.json": snapshot.body,
-        "set-manifest.json": encode_set(made.manifest),
-        "set-manifest-page": made.body,
+        "set-manifest": encode_set(made.manifest),
+        "set-manifest-pack": made.body,
         "catalog.json": encode_catalog(catalog),
     }
     for name, content in files.items():
@@ -95,7 +96,7 @@ def golden(name):
 def test_manifests_are_written_as_they_were():
     for name, decode, encode in (
         ("root.json", lambda body: decode_root(PATH, body), encode_root),
-        ("set-manifest.json", lambda body: decode_set(NODE, body), encode_set),
+        ("set-manifest", lambda body: decode_set(NODE, body), encode_set),
         ("catalog.json", decode_catalog, encode_catalog),
     ):
         assert encode(decode(golden(name))) == golden(name)
@@ -120,8 +121,12 @@ def test_a_root_leads_by_digests_to_its_records():
 
 
 def test_a_set_manifest_leads_by_digests_to_its_records():
-    (page,) = decode_set(NODE, golden("set-manifest.json")).pages
-    (shared,) = decode_page("golden", NODE, page.digest, golden("set-manifest-page"))
+    root, pack = decode_set(NODE, golden("set-manifest")), golden("set-manifest-pack")
+    (page,) = root.pages
+    (shared,) = decode_page("golden", NODE, page.digest, pack[page.start : page.start + page.size])
+    at = root.listing.start
+    (listed,) = decode_listing("golden", NODE, root.listing.digest, pack[at : at + root.listing.size])
+    assert (listed.name, listed.size, listed.digest) == (shared.name, shared.size, shared.digest)
     store = MemoryStore()
     store.create("golden", golden("stream-set-object.parquet"), "n")
     for member in shared.members:

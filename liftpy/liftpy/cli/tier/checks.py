@@ -131,9 +131,9 @@ def parts_of(store: ObjectStore, path: PartitionPath) -> Iterator[SetPart]:
     """
     for node in _nodes(store):
         file = SetManifestFile(store, node, new_id=new_id)
-        loaded = file.load()
+        loaded = file.load_root()
         if loaded is not None:
-            yield file.part(loaded.manifest, path)
+            yield file.part(loaded.root, path)
 
 
 def _nodes(store: ObjectStore) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The set manifest of a node in the store: read, paged and swapped.
 
-A commit writes a pack with the pages that it changes, and then the manifest over the one that was read. A crash between
+A commit writes a pack with the pages that it changes, and then the root over the one that was read. A crash between
 leaves a pack that nobody names; its name is new at every attempt. Who has read a manifest may find that a pack is gone
 which a newer one does not name: it is to be read again.
 """
@@ -15,7 +15,8 @@ from liftpy_bucket.layout import SLOTS, set_pack_key, set_root_key, slot_of
 from liftpy_bucket.lru import LruCache
 from liftpy_bucket.manifest.root.format import COMMIT_IDS
 from liftpy_bucket.manifest.stream_sets.changes import adopt
-from liftpy_bucket.manifest.stream_sets.format import SetPart, decode_set, encode_set
+from liftpy_bucket.manifest.stream_sets.format import SetPart, decode_set, encode_set, size_of
+from liftpy_bucket.manifest.stream_sets.listing import decode_listing, whole
 from liftpy_bucket.manifest.stream_sets.pages import decode_page
 from liftpy_bucket.manifest.stream_sets.paging import paged
 from liftpy_bucket.objects.pointers import SetObjectPointer, member_order
@@ -26,20 +27,33 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.manifest.stream_sets.format import Page, SetManifest
+    from liftpy_bucket.manifest.stream_sets.format import Page, SetManifest, SetRoot
     from liftpy_bucket.objects.pointers import SetMember, SetObject
-    from liftpy_bucket.store.object_store import ObjectStore
+    from liftpy_bucket.store.object_store import ObjectStore, Stored
 
-__all__ = ["LoadedSet", "PageCache", "SetManifestFile", "page_cache"]
+__all__ = ["LoadedRoot", "LoadedSet", "PageCache", "SetManifestFile", "page_cache"]
 
 PageCache = LruCache[str, bytes]
 _FETCHED_BYTES_MAX: Final = 8 * 1024 * 1024  # of pages that are neighbours, with one request
 _CACHED_BYTES_MAX: Final = 16 * 1024 * 1024
+_LOOKS_MAX: Final = 5
 
 
 def page_cache(bytes_max: int = _CACHED_BYTES_MAX) -> PageCache:
     """Pages that were read or written, by digest, as they stand in the store."""
     return LruCache(bytes_max, len)
+
+
+class LoadedRoot(NamedTuple):
+    """The root of a set manifest as it stands in the store: all that a reader of partitions needs.
+
+    Attributes:
+        root: Root of the set manifest.
+        etag: ETag that names this version of it.
+    """
+
+    root: SetRoot
+    etag: str
 
 
 class LoadedSet(NamedTuple):
@@ -48,7 +62,8 @@ class LoadedSet(NamedTuple):
     Attributes:
         manifest: Set manifest.
         etag: ETag that names this version of it.
-        size: Bytes of it, of the `MANIFEST_BYTES_MAX` that it may have.
+        size: Bytes of its root or of its list of objects, decompressed, whichever has more: of the `MANIFEST_BYTES_MAX`
+            that each may have, about.
     """
 
     manifest: SetManifest
@@ -74,35 +89,65 @@ class SetManifestFile:
         self._new_id = new_id
         self._pages = page_cache(0) if pages is None else pages
 
+    def load_root(self, known: LoadedRoot | None = None) -> LoadedRoot | None:
+        """The root of the manifest, or None where there is none.
+
+        Args:
+            known: What was loaded before: it is returned while it is still the one.
+
+        Raises:
+            ManifestCorruptError: it makes no sense.
+            BucketVersionError: it is newer than this program.
+        """
+        key = set_root_key(self.node)
+        try:
+            stored = self._store.get(key) if known is None else self._store.get_newer(key, known.etag)
+        except ObjectMissingError:
+            return None
+        return known if stored is None else LoadedRoot(decode_set(self.node, stored.body), stored.head.etag)
+
     def load(self) -> LoadedSet | None:
         """The manifest, or None where there is none.
 
         Raises:
             ManifestCorruptError: it makes no sense.
             BucketVersionError: it is newer than this program.
+            OvertakenError: it was another one at every look.
         """
         try:
-            stored = self._store.get(set_root_key(self.node))
+            return self._whole(self._store.get(set_root_key(self.node)))
         except ObjectMissingError:
             return None
-        return LoadedSet(decode_set(self.node, stored.body), stored.head.etag, len(stored.body))
 
     def load_newer(self, loaded: LoadedSet) -> LoadedSet | None:
-        """The manifest, or None while it is still the one that was loaded.
+        """The manifest, or None while it is still the one that was loaded; errors as of `load`.
 
         Raises:
             ObjectMissingError: there is none any more.
-            ManifestCorruptError: it makes no sense.
-            BucketVersionError: it is newer than this program.
         """
         stored = self._store.get_newer(set_root_key(self.node), loaded.etag)
-        return (
-            None
-            if stored is None
-            else LoadedSet(decode_set(self.node, stored.body), stored.head.etag, len(stored.body))
-        )
+        return None if stored is None else self._whole(stored)
 
-    def part(self, manifest: SetManifest, path: PartitionPath) -> SetPart:
+    def _whole(self, stored: Stored) -> LoadedSet:
+        for _ in range(_LOOKS_MAX):
+            root = decode_set(self.node, stored.body)
+            try:
+                manifest = self.manifest_of(root)
+            except OvertakenError:
+                stored = self._store.get(set_root_key(self.node))
+                continue
+            return LoadedSet(manifest, stored.head.etag, size_of(manifest))
+        raise OvertakenError(f"{set_root_key(self.node)} was written {_LOOKS_MAX} times while it was read")
+
+    def manifest_of(self, root: SetRoot) -> SetManifest:
+        """The manifest that has a root: the list of objects is read; errors as of `part`."""
+        if root.listing is None:
+            return whole(root, ())
+        key = set_pack_key(self.node, root.listing.pack)
+        body = self._bodies([root.listing])[root.listing.digest]
+        return whole(root, decode_listing(key, self.node, root.listing.digest, body))
+
+    def part(self, manifest: SetRoot, path: PartitionPath) -> SetPart:
         """What the manifest says of a partition: one page is read.
 
         Raises:
@@ -112,7 +157,7 @@ class SetManifestFile:
         slot = slot_of(*path)
         return next(self._parts(manifest.pages_of(slot, slot), path), SetPart(self.node, ()))
 
-    def parts(self, manifest: SetManifest, first: int = 0, last: int = SLOTS - 1) -> Iterator[SetPart]:
+    def parts(self, manifest: SetRoot, first: int = 0, last: int = SLOTS - 1) -> Iterator[SetPart]:
         """What the manifest says, one page at a time; errors as of `part`.
 
         Args:
@@ -178,7 +223,7 @@ class SetManifestFile:
         made = paged(loaded.manifest.objects if loaded else (), manifest, commit_id, self._bodies)
         manifest = made.manifest
         body = encode_set(manifest)
-        decode_set(self.node, body)  # whatever is refused when it is read must not be written
+        whole(decode_set(self.node, body), manifest.objects)  # whatever is refused when read must not be written
         if made.body:
             create_once(self._store, set_pack_key(self.node, made.name), made.body, commit_id)
         try:
@@ -196,7 +241,12 @@ class SetManifestFile:
             raise
         for digest, page in made.pages.items():
             self._pages.put(digest, page)
-        return LoadedSet(manifest if standing is body else decode_set(self.node, standing), etag, len(standing))
+        if standing is body:
+            return LoadedSet(manifest, etag, size_of(manifest))
+        newest = self.load()
+        if newest is None:
+            raise ObjectMissingError(set_root_key(self.node))
+        return newest
 
     def _bodies(self, pages: Sequence[Page]) -> dict[str, bytes]:
         """The bytes of pages, by digest; of those that are not kept neighbours are fetched together."""

@@ -7,8 +7,6 @@ changes one moves lines from page to page as they stand; only who reads members 
 from __future__ import annotations
 
 import json
-import zlib
-from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_bucket.errors import ManifestCorruptError
@@ -16,13 +14,13 @@ from liftpy_bucket.layout import slot_of
 from liftpy_bucket.manifest.json import (
     DIGEST,
     INT64_MIN,
-    MANIFEST_BYTES_MAX,
     NODE,
     UUID,
     Fields,
     encode_named_by_digest,
 )
 from liftpy_bucket.manifest.root.format import EPOCH_MAX, epochs_of
+from liftpy_bucket.manifest.stream_sets.compressed import compressed, decompressed_page
 from liftpy_bucket.manifest.stream_sets.format import OBJECT_NAME
 from liftpy_bucket.objects.pointers import Extent, SetMember, SetObjectPointer
 
@@ -115,20 +113,7 @@ def encode_page(key: str, node: str, lines: Sequence[Line]) -> bytes:
         "objects": objects,
         "members": [[numbers[line.object], *line.values] for line in lines],
     }
-    return zlib.compress(encode_named_by_digest(key, plain))
-
-
-def _plain_of(key: str, digest: str, body: bytes) -> bytes:
-    if (found := sha256(body).hexdigest()) != digest:
-        raise ManifestCorruptError(key, f"the SHA-256 of a page in it is {found}; the set manifest says {digest}")
-    unpacking = zlib.decompressobj()
-    try:
-        plain = unpacking.decompress(body, MANIFEST_BYTES_MAX)
-    except zlib.error as error:
-        raise ManifestCorruptError(key, f"a page in it cannot be unpacked ({error})") from error
-    if not unpacking.eof or unpacking.unused_data:
-        raise ManifestCorruptError(key, "a page in it is longer than a manifest may be, or not whole")
-    return plain
+    return compressed(encode_named_by_digest(key, plain))
 
 
 def lines_in(key: str, digest: str, body: bytes) -> list[Line]:
@@ -142,7 +127,7 @@ def lines_in(key: str, digest: str, body: bytes) -> list[Line]:
     Raises:
         ManifestCorruptError: it is another page.
     """
-    plain = json.loads(_plain_of(key, digest, body))
+    plain = json.loads(decompressed_page(key, digest, body))
     objects = [tuple(each) for each in plain["objects"]]
     return [Line(slot_of(row[1], row[2]), objects[row[0]], row[1:]) for row in plain["members"]]
 
@@ -166,7 +151,7 @@ def decode_page(
         ManifestCorruptError: it does not.
         BucketVersionError: it is newer than this program.
     """
-    fields = Fields.of_body(key, _plain_of(key, digest, body), _FIELDS, is_named_by_digest=True)
+    fields = Fields.of_body(key, decompressed_page(key, digest, body), _FIELDS, is_named_by_digest=True)
     if fields.text("node", NODE) != node:
         raise ManifestCorruptError(key, "a page in it is another node's")
     objects = [_object_of(row) for row in fields.rows("objects", _OBJECT_VALUES)]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from liftpy_bucket.errors import ManifestCorruptError
 from liftpy_bucket.layout import set_pack_key, set_root_key
 from liftpy_bucket.manifest.stream_sets.format import Pack, Page
+from liftpy_bucket.manifest.stream_sets.listing import encode_listing
 from liftpy_bucket.manifest.stream_sets.pages import Line, cut, encode_page, lines_in, lines_of
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Paged(NamedTuple):
         manifest: Manifest with its pages.
         name: Name of the pack with those that are new.
         body: Bytes of the pack; empty where no page is new.
-        pages: The bytes of each new page, by digest.
+        pages: The bytes of each new page, and of the list of objects, by digest.
     """
 
     manifest: SetManifest
@@ -60,28 +61,51 @@ def paged(before: Sequence[SetObject], manifest: SetManifest, nonce: str, fetch:
     """
     there = {each.name for each in manifest.objects}
     gone = {each.name: each for each in before if each.name not in there}
-    name = f"{manifest.version:020d}-{nonce}"
-    key = set_pack_key(manifest.node, name)
+    pack = _NewPack(manifest, nonce)
     old = manifest.pages or (Page(0, "", 0, 0, "", 0),)
-    changed = _changed(manifest, old, gone, fetch)
-    bodies: dict[str, bytes] = {}
-    pages: list[Page] = []
-    start = 0
+    pages = _pages(manifest, old, _changed(manifest, old, gone, fetch), pack, fetch)
+    listing = manifest.listing
+    if manifest.objects != tuple(before) or pack.bodies:
+        listing = None
+        if manifest.objects:
+            members = sum(page.members for page in pages)
+            listing = pack.put(0, encode_listing(pack.key, manifest.node, manifest.objects), members)
+    sizes = {each.name: each.size for each in manifest.packs} | {pack.name: pack.size}
+    used = {page.pack for page in (*pages, *filter(None, [listing]))}
+    packs = tuple(Pack(name, size) for name, size in sizes.items() if name in used)
+    changed = dataclasses.replace(manifest, packs=packs, pages=tuple(pages), listing=listing, added=())
+    return Paged(changed, pack.name, b"".join(pack.bodies), pack.by_digest)
 
-    def put(first: int, body: bytes, members: int) -> None:
-        nonlocal start
-        digest = sha256(body).hexdigest()
-        pages.append(Page(first, name, start, len(body), digest, members))
-        bodies[digest] = body
-        start += len(body)
 
+class _NewPack:
+    """The pack of a commit, as far as it has come."""
+
+    def __init__(self, manifest: SetManifest, nonce: str) -> None:
+        self.name = f"{manifest.version:020d}-{nonce}"
+        self.key = set_pack_key(manifest.node, self.name)
+        self.size = 0
+        self.bodies: list[bytes] = []
+        self.by_digest: dict[str, bytes] = {}
+
+    def put(self, first: int, body: bytes, members: int) -> Page:
+        page = Page(first, self.name, self.size, len(body), sha256(body).hexdigest(), members)
+        self.bodies.append(body)
+        self.by_digest[page.digest] = body
+        self.size += len(body)
+        return page
+
+
+def _pages(
+    manifest: SetManifest, old: Sequence[Page], changed: Mapping[int, list[Line]], pack: _NewPack, fetch: Fetch
+) -> list[Page]:
     carried = _carried(manifest, changed, fetch)
+    pages: list[Page] = []
     place = 0
     while place < len(old):
         if place not in changed:
             page = old[place]
             if page.digest in carried:
-                put(page.first, carried[page.digest], page.members)
+                pages.append(pack.put(page.first, carried[page.digest], page.members))
             elif page.digest:
                 pages.append(page)
             place += 1
@@ -91,14 +115,11 @@ def paged(before: Sequence[SetObject], manifest: SetManifest, nonce: str, fetch:
             lines += changed[place]
             place += 1
         for number, some in enumerate(cut(lines)):
-            put(some[0].slot if number else first, encode_page(key, manifest.node, some), len(some))
+            body = encode_page(pack.key, manifest.node, some)
+            pages.append(pack.put(some[0].slot if number else first, body, len(some)))
     if pages:  # what is answered for by the first page may have been empty, and is gone
         pages[0] = pages[0]._replace(first=0)
-    body = b"".join(bodies[page.digest] for page in pages if page.pack == name)
-    sizes = {pack.name: pack.size for pack in manifest.packs} | {name: len(body)}
-    used = {page.pack for page in pages}
-    packs = tuple(Pack(each, size) for each, size in sizes.items() if each in used)
-    return Paged(dataclasses.replace(manifest, packs=packs, pages=tuple(pages), added=()), name, body, bodies)
+    return pages
 
 
 def _changed(

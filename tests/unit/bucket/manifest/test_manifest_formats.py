@@ -19,7 +19,9 @@ from liftpy_bucket.manifest.root.format import Claim, Root, decode_root, encode_
 from liftpy_bucket.manifest.root.producers import HighestBatch, highest_of
 from liftpy_bucket.manifest.root.snapshot import decode_snapshot, make_snapshot
 from liftpy_bucket.manifest.stream_sets.changes import add
-from liftpy_bucket.manifest.stream_sets.format import SetManifest, decode_set, encode_set
+from liftpy_bucket.manifest.stream_sets.compressed import compressed, decompressed
+from liftpy_bucket.manifest.stream_sets.format import SetManifest, SetRoot, decode_set, encode_set
+from liftpy_bucket.manifest.stream_sets.listing import decode_listing, whole
 from liftpy_bucket.manifest.stream_sets.pages import decode_page
 from liftpy_bucket.manifest.stream_sets.paging import paged
 from liftpy_bucket.objects.setsum import Setsum
@@ -61,7 +63,11 @@ PAGED = paged(
     lambda pages: {page.digest: b"" for page in pages},
 )
 SET = PAGED.manifest
+SET_ROOT = SetRoot(**{each.name: getattr(SET, each.name) for each in dataclasses.fields(SetRoot)})
+SET_BODY = decompressed("sets/node-1/ROOT", encode_set(SET))
 (PAGE,) = SET.pages
+PAGE_BODY = PAGED.body[: PAGE.size]
+LISTING_BODY = PAGED.body[PAGE.size :]
 CATALOG = Catalog(
     cluster_id="c1",
     version=2,
@@ -73,7 +79,7 @@ CATALOG = Catalog(
 MANIFESTS = {
     "root": (encode_root(ROOT), lambda body: decode_root(PATH, body), ROOT, PATH.root),
     "root with producers": (encode_root(REMEMBERING), lambda body: decode_root(PATH, body), REMEMBERING, PATH.root),
-    "set": (encode_set(SET), lambda body: decode_set("node-1", body), SET, "sets/node-1/ROOT"),
+    "set": (SET_BODY, lambda body: decode_set("node-1", compressed(body)), SET_ROOT, "sets/node-1/ROOT"),
     "catalog": (encode_catalog(CATALOG), decode_catalog, CATALOG, "catalog.json"),
     "snapshot": (
         SNAPSHOT.body,
@@ -258,33 +264,64 @@ def test_of_each_producer_the_highest_batch_is_kept_and_of_too_many_the_newest(m
 SET_EDITS = {
     "node node-2": lambda plain: plain.update(node="node-2"),
     "incarnation": lambda plain: plain.update(incarnation=-1),
-    "objects][0][4]": lambda plain: plain["objects"][0].__setitem__(4, 0),
-    "objects][0][7]": lambda plain: plain["objects"][0].__setitem__(7, plain["objects"][0][6] - 1),
-    "objects][1] is not a list of 9": lambda plain: plain["objects"][1].pop(),
     "packs] has one twice": lambda plain: plain["packs"].append(plain["packs"][0]),
-    "packs] has one twice, or one without": lambda plain: plain.update(pages=[]),
+    "packs] has one twice, or one without": lambda plain: plain.update(pages=[], listing=None),
     "pages][0][0]": lambda plain: plain["pages"][0].__setitem__(0, 5),
     "pages][1][0]": lambda plain: plain["pages"].append([0, *plain["pages"][0][1:]]),
     "pages][0][1]": lambda plain: plain["pages"][0].__setitem__(1, 1),
     "pages][0][3]": lambda plain: plain["pages"][0].__setitem__(3, 10**6),
     "pages] do not have as many": lambda plain: plain["pages"][0].__setitem__(5, 2),
-    "sequence": lambda plain: plain.update(sequence=8),
-    "sequence twice": lambda plain: plain["objects"].append(plain["objects"][0]),
-    "setsum": lambda plain: plain["objects"][0].__setitem__(8, "0" * 64),
-    "objects][0][0]": lambda plain: plain["objects"][0].__setitem__(0, "x.parquet"),
+    "pages] do not have as many members": lambda plain: plain["listing"].__setitem__(5, 4),
+    "listing] is not a list of 6": lambda plain: plain["listing"].pop(),
+    "listing][4]": lambda plain: plain["listing"].__setitem__(4, "x"),
 }
 
 
 @pytest.mark.parametrize("field", SET_EDITS)
 def test_a_set_manifest_that_makes_no_sense_is_refused_by_field(field):
     with pytest.raises(ManifestCorruptError, match=re.escape(field)) as refused:
-        decode_set("node-1", edited(encode_set(SET), SET_EDITS[field]))
+        decode_set("node-1", compressed(edited(SET_BODY, SET_EDITS[field])))
     assert refused.value.key == "sets/node-1/ROOT"
 
 
-def repacked(change):
+def test_what_is_compressed_is_refused_where_it_is_another_or_too_long():
+    body = encode_set(SET)
+    for other in (b"", body[:-1], body + b" ", SET_BODY, zlib.compress(b" " * (MANIFEST_BYTES_MAX + 1))):
+        with pytest.raises(ManifestCorruptError) as refused:
+            decode_set("node-1", other)
+        assert refused.value.key == "sets/node-1/ROOT"
+
+
+LISTING_EDITS = {
+    "another node's": lambda plain: plain.update(node="node-2"),
+    "objects][0][4]": lambda plain: plain["objects"][0].__setitem__(4, 0),
+    "objects][0][7]": lambda plain: plain["objects"][0].__setitem__(7, plain["objects"][0][6] - 1),
+    "objects][1] is not a list of 9": lambda plain: plain["objects"][1].pop(),
+    "objects][0][0]": lambda plain: plain["objects"][0].__setitem__(0, "x.parquet"),
+    "a sequence twice": lambda plain: plain["objects"].append(plain["objects"][0]),
+    "as many members": lambda plain: plain["objects"][0].__setitem__(4, 7),
+    "but that of its objects": lambda plain: plain["objects"][0].__setitem__(8, "0" * 64),
+}
+
+
+@pytest.mark.parametrize("field", LISTING_EDITS)
+def test_a_list_of_objects_that_makes_no_sense_is_refused_by_field(field):
+    with pytest.raises(ManifestCorruptError, match=re.escape(field)):
+        whole(SET_ROOT, decode_listing("pack", "node-1", *repacked(LISTING_EDITS[field], LISTING_BODY)))
+
+
+def test_a_list_of_objects_is_what_the_root_says():
+    assert whole(SET_ROOT, decode_listing("pack", "node-1", SET.listing.digest, LISTING_BODY)) == SET
+    with pytest.raises(ManifestCorruptError, match="SHA-256"):
+        decode_listing("pack", "node-1", "0" * 64, LISTING_BODY)
+    late = dataclasses.replace(SET_ROOT, sequence=8)
+    with pytest.raises(ManifestCorruptError, match="one that is not given out yet"):
+        whole(late, SET.objects)
+
+
+def repacked(change, body=PAGE_BODY):
     """The page, in which somebody changed something, with the digest of what it is now."""
-    plain = json.loads(zlib.decompress(PAGED.body))
+    plain = json.loads(zlib.decompress(body))
     change(plain)
     body = zlib.compress(json.dumps(plain).encode())
     return sha256(body).hexdigest(), body
@@ -310,15 +347,15 @@ def test_a_page_that_makes_no_sense_is_refused_by_field(field):
 
 
 def test_a_page_is_what_the_set_manifest_says():
-    found = decode_page("pack", "node-1", PAGE.digest, PAGED.body)
+    found = decode_page("pack", "node-1", PAGE.digest, PAGE_BODY)
     assert [dataclasses.replace(each, members=tuple(sorted(each.members, key=str))) for each in found] == [
         dataclasses.replace(each, members=tuple(sorted(each.members, key=str))) for each in SHARED
     ]
-    (only,) = decode_page("pack", "node-1", PAGE.digest, PAGED.body, OTHER_PATH)
+    (only,) = decode_page("pack", "node-1", PAGE.digest, PAGE_BODY, OTHER_PATH)
     assert (only.name, only.members) == (SHARED[0].name, SHARED[0].members[1:])
     with pytest.raises(ManifestCorruptError, match="SHA-256"):
-        decode_page("pack", "node-1", "0" * 64, PAGED.body)
-    for body in (b"", PAGED.body[:-1], PAGED.body + b" ", zlib.compress(b" " * (MANIFEST_BYTES_MAX + 1))):
+        decode_page("pack", "node-1", "0" * 64, PAGE_BODY)
+    for body in (b"", PAGE_BODY[:-1], PAGE_BODY + b" ", zlib.compress(b" " * (MANIFEST_BYTES_MAX + 1))):
         with pytest.raises(ManifestCorruptError, match="page in it"):
             decode_page("pack", "node-1", sha256(body).hexdigest(), body)
 

@@ -12,6 +12,7 @@ from liftpy_bucket.manifest.pins.held import Pins
 from liftpy_bucket.manifest.root.changes import replace
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets import changes as set_changes
+from liftpy_bucket.manifest.stream_sets.compressed import compressed, decompressed
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.pointers import Extent, SetMember, SetObjectPointer
 from liftpy_bucket.objects.setsum import NO_RECORDS
@@ -145,7 +146,8 @@ def test_an_edited_set_manifest_is_found_by_its_checksum(history):
     file.commit(None, set_changes.begin("n1", 1))
     key = set_root_key("n1")
     assert found(history) == set()
-    rewrite(history.store, key, history.store.get(key).body.replace(b'"sequence":1', b'"sequence":7'))
+    plain = decompressed(key, history.store.get(key).body)
+    rewrite(history.store, key, compressed(plain.replace(b'"sequence":1', b'"sequence":7')))
     assert found(history) == {("manifest", key)}
 
 
