@@ -223,6 +223,7 @@ class History:
         old = manifest.objects[first : first + 2]
         names = [each.name for each in old]
         members = [each for pointer in self.pointers(node, names) for each in pointer.members]
+        members = [dataclasses.replace(each, setsum=sum_of(range(each.base, each.end))) for each in members]
         merged = set_object(manifest.sequence, *members, nonce=self.new_id())
         self.seen_sets[node] = None
         self.committed_set(node, lambda manifest: replace_sets(manifest, names, [merged]))
@@ -375,7 +376,7 @@ class History:
         assert found == [offset for offset, _ in self.wanted if offset >= self.start]
         assert resolved.end >= root.end
         for node, manifest in self.manifests().items():
-            shares = [share.setsum for each in self.pointers(node) for share in each.members]
+            shares = [sum_of(range(share.base, share.end)) for each in self.pointers(node) for share in each.members]
             assert manifest.setsum == Setsum.total(shares)
         for offset in self.rng.sample(offsets, min(3, len(offsets))):
             self.check_lookup(root, fragments, offset)

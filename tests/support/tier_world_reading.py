@@ -9,6 +9,7 @@ from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.root.reach import keys_of, reach
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
+from liftpy_bucket.objects.read import ObjectReader
 from liftpy_bucket.objects.record_hash import setsum_of
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.reading.version import TierVersion, open_version
@@ -175,8 +176,10 @@ class Reading:
             assert there == {set_pack_key(node, each.name) for each in (loaded.manifest.packs if loaded else ())}
             if loaded:
                 pointers = SetManifestFile(self.store, node, new_id=str).pointers(loaded.manifest)
-                total = Setsum.total(member.setsum for each in pointers for member in each.members)
-                assert total == loaded.manifest.setsum
+                for listed, each in zip(loaded.manifest.objects, pointers, strict=True):
+                    key = set_object_key(node, each.name)
+                    sums = [ObjectReader(self.store, key, member.extent).setsum for member in each.members]
+                    assert Setsum.total(sums) == listed.setsum
 
     def _check_directory(self, forks: list[PartitionPath]) -> None:
         """What lies in the directory is what the root and the forks name."""

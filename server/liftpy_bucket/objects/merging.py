@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.write import Written
     from liftpy_bucket.store.object_store import ObjectStore
 
-__all__ = ["Source", "fragment_source", "member_source", "merge", "merge_fragments"]
+__all__ = ["Source", "check_sum", "fragment_source", "member_source", "merge", "merge_fragments"]
 
 
 class Source(NamedTuple):
@@ -32,7 +32,7 @@ class Source(NamedTuple):
     Attributes:
         key: Key of the object that it is read from.
         rows: Rows of the source.
-        setsum: Setsum of its rows, as a manifest says; None where only a part of what a manifest names is taken.
+        setsum: Setsum of its rows, as a root says, or the footer of a member; None where only a part of it is taken.
     """
 
     key: str
@@ -67,7 +67,7 @@ def member_source(reader: ObjectReader, member: SetMember, start: int, end: int)
     reader.check_member(member)
     is_whole = start <= member.base and end >= member.end
     rows = reader.rows(start, end)
-    return Source(reader.key, rows, member.setsum if is_whole else None)
+    return Source(reader.key, rows, reader.setsum if is_whole else None)
 
 
 def merge(
@@ -118,14 +118,14 @@ def merge(
 
 
 def check_sum(source: Source, found: Setsum) -> None:
-    """Compare the sum of a source's records with what a manifest says of them.
+    """Compare the sum of a source's records with what is said of them.
 
     Raises:
         ManifestCorruptError: they differ.
     """
     if source.setsum is not None and found != source.setsum:
         raise ManifestCorruptError(
-            source.key, f"its records sum up to {found.hex()}, and its manifest says {source.setsum.hex()}"
+            source.key, f"its records sum up to {found.hex()}, and must sum up to {source.setsum.hex()}"
         )
 
 

@@ -113,7 +113,7 @@ class SetMember:
         epochs: (leader epoch, first offset of it) of its records, the first at `base` where that is known.
         first_timestamp: Time of the first record, as of a stream object.
         last_timestamp: Time of the last record, as of a stream object.
-        setsum: Setsum of its records.
+        setsum: Setsum of its records; None where the member was read from a page, and only its footer says it.
     """
 
     uuid: str
@@ -126,7 +126,7 @@ class SetMember:
     epochs: tuple[tuple[int, int], ...]
     first_timestamp: int
     last_timestamp: int
-    setsum: Setsum
+    setsum: Setsum | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

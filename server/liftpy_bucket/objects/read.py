@@ -22,6 +22,7 @@ from liftpy_bucket.errors import BucketVersionError, ObjectCorruptError
 from liftpy_bucket.objects.pages import DECODED_BYTES_MAX, ROWS_MAX, measure_column
 from liftpy_bucket.objects.parquet import FOOTER_GUARD, FOOTER_GUARD_BYTES, ROW_GROUPS_KEY
 from liftpy_bucket.objects.rows.schema import row_names, row_schema
+from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.objects.write import FORMAT
 
 if TYPE_CHECKING:
@@ -301,6 +302,14 @@ class ObjectReader:
         """All of them, in the order of the file. Raises as `metadata` does."""
         return self.metadata.row_groups
 
+    @property
+    def setsum(self) -> Setsum:
+        """Setsum of its records, as the footer says. Raises as `metadata` does."""
+        try:
+            return Setsum.from_hex(self.metadata.about["liftpy.setsum"])
+        except (KeyError, ValueError) as error:
+            raise ObjectCorruptError(self.key, f"its footer has no liftpy.setsum that makes sense ({error})") from error
+
     def covering(self, start: int, end: int) -> list[int]:
         """Indexes of the row groups that have offsets from `start` up to `end`. Raises as `metadata` does.
 
@@ -322,6 +331,10 @@ class ObjectReader:
         """
         home = path.at(pointer.home)
         self._check(home.uuid, home.partition, pointer)
+        if self.setsum != pointer.setsum:
+            raise ObjectCorruptError(
+                self.key, f"liftpy.setsum is {self.setsum.hex()} in it, and must be {pointer.setsum.hex()}"
+            )
 
     def check_member(self, member: SetMember) -> None:
         """Check that this is the file of a member, as far as the footer says.
@@ -332,13 +345,8 @@ class ObjectReader:
         self._check(member.uuid, member.partition, member)
 
     def _check(self, uuid: str, partition: int, pointer: StreamObjectPointer | SetMember) -> None:
-        expected = {
-            "liftpy.uuid": uuid,
-            "liftpy.partition": str(partition),
-            "liftpy.setsum": pointer.setsum.hex(),
-        }
         about = self.metadata.about
-        for name, value in expected.items():
+        for name, value in (("liftpy.uuid", uuid), ("liftpy.partition", str(partition))):
             if about.get(name) != value:
                 raise ObjectCorruptError(self.key, f"{name} is {about.get(name)} in it, and must be {value}")
         records = sum(group.records for group in self.row_groups)

@@ -21,12 +21,14 @@ from liftpy_bucket.objects.parquet import ROW_GROUPS_KEY, ParquetObject, write_f
 from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer, member_order
 from liftpy_bucket.objects.record_hash import HASH_NAME
 from liftpy_bucket.objects.rows.schema import conform, row_schema
+from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.objects.tally import RowsTally
 from liftpy_bucket.objects.write import FORMAT, PARTITION_FIELD, ROW_GROUP_BYTES, RowGroupCutter
 
 if TYPE_CHECKING:
     from liftpy_bucket.objects.parquet import ByteSink
     from liftpy_bucket.objects.pointers import Extent
+    from liftpy_bucket.objects.setsum import Setsum
 
 __all__ = ["SetWriter", "WrittenSet"]
 
@@ -134,6 +136,11 @@ class SetWriter:
         stream = pa.repeat(pa.scalar(member.uuid, pa.string()), rows.num_rows)
         partition = pa.repeat(pa.scalar(member.partition, pa.int32()), rows.num_rows)
         member.cutter.take(pa.RecordBatch.from_arrays([stream, partition, *rows.columns], schema=_set_schema()))
+
+    @property
+    def setsum(self) -> Setsum:
+        """Sum of the records of the member that was begun last, so far."""
+        return NO_RECORDS if self._member is None else self._member.tally.setsum
 
     def finish(self) -> WrittenSet:
         """Write what is left, and the footer.

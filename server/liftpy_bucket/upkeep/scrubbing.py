@@ -127,8 +127,9 @@ def scrub_piece(store: ObjectStore, version: TierVersion, piece: Piece) -> None:
         found, records = found + setsum_of(rows), records + rows.num_rows
         stamps = rows.column("timestamp_ns")
         times += [stamps[0].as_py(), stamps[-1].as_py()]
-    if found != pointer.setsum:
-        raise ObjectCorruptError(piece.key, f"the sum of its records is {found.hex()}, not {pointer.setsum.hex()}")
+    told = reader.setsum if pointer.setsum is None else pointer.setsum
+    if found != told:
+        raise ObjectCorruptError(piece.key, f"the sum of its records is {found.hex()}, not {told.hex()}")
     if records != pointer.records:
         raise ObjectCorruptError(piece.key, f"it holds {records} records, not {pointer.records}")
     if records and (times[0], times[-1]) != (pointer.first_timestamp, pointer.last_timestamp):

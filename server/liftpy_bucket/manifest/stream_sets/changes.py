@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.objects.pointers import SetObjectPointer
 
-__all__ = ["add", "adopt", "begin", "drop", "empty", "replace"]
+__all__ = ["add", "adopt", "begin", "drop", "empty", "replace", "sum_of"]
 
 
 def empty(node: str, incarnation: int) -> SetManifest:
@@ -63,8 +63,15 @@ def _sum(objects: Collection[SetObject]) -> Setsum:
     return Setsum.total(each.setsum for each in objects)
 
 
+def sum_of(written: SetObjectPointer) -> Setsum:
+    """Setsum of an object that was just written, so that it is known of its members."""
+    sums = [member.setsum for member in written.members if member.setsum is not None]
+    assert len(sums) == len(written.members), f"{written.name} was read from pages"
+    return Setsum.total(sums)
+
+
 def _listed(pointer: SetObjectPointer) -> SetObject:
-    """What the manifest itself says of an object."""
+    """What the list says of an object."""
     slots = [slot_of(member.uuid, member.partition) for member in pointer.members]
     return SetObject(
         name=pointer.name,
@@ -75,7 +82,7 @@ def _listed(pointer: SetObjectPointer) -> SetObject:
         records=sum(member.records for member in pointer.members),
         first=min(slots),
         last=max(slots),
-        setsum=Setsum.total(member.setsum for member in pointer.members),
+        setsum=sum_of(pointer),
     )
 
 

@@ -48,11 +48,12 @@ def objects_to_merge(objects: Sequence[SetObject], object_bytes: int) -> list[Se
     large = [each for each in objects if each.size * _SMALL >= object_bytes and not _is_whole(each, object_bytes)]
     levels = [_level_of(each) for each in large]
     for level in sorted(set(levels)):
-        there = [each for each, its in zip(large, levels, strict=True) if its <= level]
-        for first, its in zip(large, levels, strict=True):
-            run = [each for each in there if its == level and _meet(first, each)]
+        there = [each for each, its in zip(large, levels, strict=True) if its == level]
+        below = [each for each, its in zip(large, levels, strict=True) if its < level]
+        for first in there:
+            run = [each for each in there if _meet(first, each)]
             if len(run) >= FAN:
-                return _some(run, object_bytes)
+                return _some([*run, *(each for each in below if _meet(first, each))], object_bytes)
     return []
 
 

@@ -15,10 +15,10 @@ import pyarrow as pa
 
 from liftpy_bucket.layout import set_object_key
 from liftpy_bucket.manifest.lineage import cut_epochs, join_epochs
-from liftpy_bucket.manifest.stream_sets.changes import adopt, replace
-from liftpy_bucket.objects.merging import member_source
+from liftpy_bucket.manifest.stream_sets.changes import adopt, replace, sum_of
+from liftpy_bucket.objects.merging import check_sum, member_source
 from liftpy_bucket.objects.read import ObjectReader
-from liftpy_bucket.objects.setsum import NO_RECORDS
+from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.conditional import create_once
 from liftpy_server.tier.jobs.parts.counted_members import CountedMembers
@@ -71,19 +71,22 @@ def _merge_run(context: Context, node: str, incarnation: int) -> int:
         file = context.set_file(node)
         run = file.pointers(manifest, names)
         counted = CountedMembers(context, node, looks=False)
-        parts: list[Part] = []
-        collected = NO_RECORDS
-        for pointer in run:
-            for member in pointer.members:
-                if counted.part_of(pointer, member) is None:
-                    collected += member.setsum
-                else:
-                    parts.append(Part(pointer, member, member.base, member.end))
+        parts = [
+            Part(pointer, member, member.base, member.end)
+            for pointer in run
+            for member in pointer.members
+            if counted.part_of(pointer, member) is not None
+        ]
         added: list[SetObjectPointer] = []
         for chains in divided(chains_of(parts), bytes_max):
             size = sum(part.member.extent.size for chain in chains for part in chain)
             with context.memory.hold(size + _WINDOWS_BYTES, context.progress):
                 added.append(write_set_object(context, node, manifest.sequence + len(added), run, chains))
+        # Of each member that comes the sum is that of those that go. Of all together it is, too, where all come.
+        collected = NO_RECORDS
+        if len(parts) < sum(len(pointer.members) for pointer in run):
+            gone = Setsum.total(each.setsum for each in manifest.objects if each.name in names)
+            collected = gone - Setsum.total(sum_of(each) for each in added)
         try:
             context.sets.keep(node, file.commit(loaded, replace(manifest, names, added, collected=collected)))
         except BaseException:
@@ -103,6 +106,10 @@ def write_set_object(
         sequence: Sequence of the object.
         run: The others.
         chains: Parts of one leadership of a partition that follow on one another, in the order of members.
+
+    Raises:
+        ManifestCorruptError: the records of a member do not give the sum that its footer says.
+        ObjectCorruptError: a member is damaged.
     """
     keys = {each.name: set_object_key(node, each.name) for each in run}
     window_bytes = max(_WINDOW_BYTES_MIN, _WINDOWS_BYTES // len(run))
@@ -117,8 +124,10 @@ def write_set_object(
             for part in chain:
                 reader = ObjectReader(store, keys[part.pointer.name], part.member.extent)
                 source = member_source(reader, part.member, part.start, part.end)
+                before = writer.setsum
                 for rows in source.rows:
                     writer.write(rows)
+                check_sum(source, writer.setsum - before)
             context.progress()
         written = writer.finish()
         pa.default_memory_pool().release_unused()

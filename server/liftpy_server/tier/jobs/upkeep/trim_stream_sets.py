@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from liftpy_bucket.manifest.stream_sets.changes import adopt, replace
-from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.manifest.stream_sets.changes import adopt, replace, sum_of
 from liftpy_server.tier.jobs.parts.counted_members import CountedMembers
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.parts.roots import newest_set
@@ -94,8 +93,8 @@ def _replaced(
     with context.memory.hold(pointer.size + WORK_BYTES, context.progress):
         chains = [[part] for part in parts]
         added = write_set_object(context, manifest.node, manifest.sequence, [pointer], chains)
-    before, after = (Setsum.total(member.setsum for member in each.members) for each in (pointer, added))
-    changed = replace(manifest, [pointer.name], [added], collected=before - after)
+    before = next(each.setsum for each in manifest.objects if each.name == pointer.name)
+    changed = replace(manifest, [pointer.name], [added], collected=before - sum_of(added))
     try:
         committed = context.set_file(manifest.node).commit(loaded, changed)
     except BaseException:

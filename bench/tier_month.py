@@ -1,0 +1,199 @@
+"""A month of streams that write little, by a clock of its own: what the manifest of their shared objects costs.
+
+Manifests, pages and the choice of what is merged are the real ones, over a store in memory. Objects are not written:
+of each there is what a manifest says, with digests and sums as random as real ones, and sizes as measured.
+"""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections import Counter
+from itertools import islice
+
+from bench.tier_rig import puts
+from liftpy_bucket.layout import PartitionPath, set_pack_key, slot_of
+from liftpy_bucket.manifest.stream_sets.changes import add, begin, replace, sum_of
+from liftpy_bucket.manifest.stream_sets.file import SetManifestFile, page_cache
+from liftpy_bucket.objects.pointers import Extent, SetMember, SetObjectPointer
+from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.reading.cache import ReadingCache
+from liftpy_bucket.store.counting import CountingStore
+from liftpy_bucket.store.memory import MemoryStore
+from liftpy_envelope.pull import PartitionKey
+from liftpy_server.settings.tier import TierConfig
+from liftpy_server.tier.jobs.parts.set_merge_plan import Part, chains_of, divided, objects_to_merge
+from liftpy_server.tier.schedule.places import Limits, Phase, Place
+from liftpy_server.tier.schedule.upkeep import Upkeep
+
+__all__ = ["Month"]
+
+_NODE = "n1"
+_OBJECT_BYTES = 64 << 20
+_BATCH_BYTES = 300  # of a record of 128 bytes that came alone, on disk
+_FILE_BYTES, _RECORD_BYTES = 2_725, 136  # of a member, and of each of its records: as measured
+_FOOTER_BYTES = 1_140  # of a member in the footer of all
+_MOVED = 4
+_DAY_S = 86_400.0
+
+
+class Month:
+    """Streams of a node that get a message a minute each, and share objects until they move out.
+
+    Args:
+        streams: How many there are.
+        round_s: Time in which each of them shares an object once, s.
+        seed: Seed of everything that is random.
+    """
+
+    def __init__(self, streams, round_s, seed=1):
+        self._rng = random.Random(seed)
+        config = TierConfig()
+        limits = {each: getattr(config, each) for each in ("upload_bytes", "set_member_bytes_max", "merge_bytes")}
+        limits |= {each: getattr(config, each) for each in ("object_bytes", "gc_interval_s", "grace_s")}
+        self._limits = Limits(**limits, upload_age_s=round_s)
+        self.now_s = 0.0
+        self._round_s = round_s
+        self._records = round(round_s / 60)
+        self.store = CountingStore(MemoryStore())
+        self._ids = 0
+        self._file = SetManifestFile(self.store, _NODE, new_id=self._new_id, pages=page_cache())
+        self.loaded = self._file.commit(None, begin(_NODE, 1))
+        keys = [PartitionKey(self._rng.randbytes(16), 0) for _ in range(streams)]
+        self._upkeep = Upkeep(self._limits, 0.0)
+        self.places = {key.uuid.hex(): Place(key, 0) for key in keys}
+        for place in self.places.values():
+            place.phase = Phase.CLAIMED
+        self.uuids = sorted(self.places, key=lambda uuid: (slot_of(uuid, 0), uuid))
+        self._moved = dict.fromkeys(self.uuids, 0)  # the offset up to which a stream has objects of its own
+        self._held = {}  # by object: bytes of each stream that counts
+        self._in = {uuid: set() for uuid in self.uuids}  # the objects that hold some of a stream
+        self._gone_bytes = Counter()  # by object: of streams that have moved out
+        self.written_bytes = Counter()  # of objects: by rounds, merges, trims
+        self.moves = 0
+
+    def _new_id(self):
+        self._ids += 1
+        return f"{self._ids:032x}"
+
+    def _digest(self):
+        return self._rng.randbytes(32).hex()
+
+    def _pointer(self, kind, members):
+        start, found, held = 0, [], {}
+        for uuid, base, end, sums in members:
+            size = _FILE_BYTES + _RECORD_BYTES * (end - base)
+            extent = Extent(size, size - 2_000, self._digest(), start=start)
+            times = (round(1e9 * 60 * base) + self._rng.randrange(10**9), round(1e9 * 60 * end))
+            found.append(
+                SetMember(
+                    uuid=uuid,
+                    partition=0,
+                    tier_epoch=0,
+                    base=base,
+                    end=end,
+                    records=end - base,
+                    extent=extent,
+                    epochs=((0, base),),
+                    first_timestamp=1_790_000_000 * 10**9 + times[0],
+                    last_timestamp=1_790_000_000 * 10**9 + times[1],
+                    setsum=sums,
+                )
+            )
+            held[uuid] = size
+            start += size
+        name = f"{self._next_sequence:020d}-{self._digest()[:32]}.parquet"
+        self._next_sequence += 1
+        size = start + _FOOTER_BYTES * len(found)
+        self._held[name] = held
+        for uuid in held:
+            self._in[uuid].add(name)
+        self.written_bytes[kind] += size
+        return SetObjectPointer(name=name, size=size, footer=start, digest=self._digest(), members=tuple(found))
+
+    def _forget(self, names):
+        for name in names:
+            self._gone_bytes.pop(name, None)
+            for uuid in self._held.pop(name):
+                self._in[uuid].discard(name)
+
+    def round(self):
+        """Each stream shares an object once, a few thousand of them at a time. Says PUTs and manifest bytes of each."""
+        self.now_s += self._round_s
+        told = []
+        left = iter(self.uuids)
+        while some := list(islice(left, self._limits.members_max)):
+            before = puts(self.store.counts), self.store.bytes_out
+            base = round(self.now_s / 60) - self._records
+            self._next_sequence = self.loaded.manifest.sequence
+            members = [(uuid, base, base + self._records, self._sum()) for uuid in some]
+            added = self._pointer("rounds", members)
+            self.loaded = self._file.commit(self.loaded, add(self.loaded.manifest, added))
+            told.append((1 + puts(self.store.counts) - before[0], self.store.bytes_out - before[1]))
+            for uuid in some:
+                place = self.places[uuid]
+                place.bytes = _BATCH_BYTES * self._records
+                self._upkeep.grown(place, is_shared=True, now_s=self.now_s)
+        return told
+
+    def move_out(self):
+        """Have those move out of which the schedule says so."""
+        while (due := self._upkeep.next(0.0)) is not None:
+            _, (place,) = due
+            uuid = place.key.uuid.hex()
+            self._moved[uuid] = round(self.now_s / 60)
+            for name in self._in[uuid]:
+                self._gone_bytes[name] += self._held[name].pop(uuid)
+            self._in[uuid].clear()
+            self._upkeep.kept_up(place, due[0], self.now_s)
+            self._upkeep.forget(place)
+            self.moves += 1
+
+    def collect(self):
+        """What the node does every ten minutes besides: objects are trimmed, merged and dropped."""
+        for each in self.loaded.manifest.objects:
+            if not self._held[each.name] or self._gone_bytes[each.name] * _MOVED > each.size:
+                self._replace([each.name], "trims")
+        while run := objects_to_merge(self.loaded.manifest.objects, _OBJECT_BYTES):
+            self._replace([each.name for each in run], "merges")
+        named = {set_pack_key(_NODE, each.name) for each in self.loaded.manifest.packs}
+        self.store.delete([entry.key for entry in self.store.list(f"sets/{_NODE}/pages/") if entry.key not in named])
+
+    def _replace(self, names, kind):
+        manifest = self.loaded.manifest
+        parts = [
+            Part(pointer, member, member.base, member.end)
+            for pointer in self._file.pointers(manifest, names)
+            for member in pointer.members
+            if member.end > self._moved[member.uuid]
+        ]
+        self._forget(names)
+        self._next_sequence = manifest.sequence
+        chains = [[part] for part in parts] if kind == "trims" else chains_of(parts)
+        added = [self._pointer(kind, map(self._joined, some)) for some in divided(iter(chains), _OBJECT_BYTES)]
+        gone = Setsum.total(each.setsum for each in manifest.objects if each.name in names)
+        collected = gone - Setsum.total(map(sum_of, added))  # of members that were not written nobody knows sums
+        self.loaded = self._file.commit(self.loaded, replace(manifest, names, added, collected=collected))
+
+    def _joined(self, chain):
+        first, last = chain[0].member, chain[-1].member
+        return first.uuid, first.base, last.end, self._sum()
+
+    def _sum(self):
+        return Setsum.of_digests(self._rng.randbytes(32))
+
+    @property
+    def members(self):
+        """Members of all streams."""
+        return sum(each.members for each in self.loaded.manifest.objects)
+
+    def read_one(self, uuid):
+        """What a reader of one stream fetches of the manifest: requests, bytes, and bytes of memory at most."""
+        counted = CountingStore(self.store)
+        tracemalloc.start()
+        part = ReadingCache(counted).set_part(_NODE, PartitionPath(uuid, 0))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        ends = [member.end for each in part.objects for member in each.members]
+        assert max(ends) == round(self.now_s / 60), "what came last is named"
+        return sum(counted.counts.values()), counted.bytes_in, peak
