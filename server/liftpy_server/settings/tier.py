@@ -56,7 +56,8 @@ class TierConfig:
             uploaded at once.
         upload_age_s: What is not in the bucket waits no longer than this.
         set_member_bytes_max: Partitions with at most so much share an object; those with more get one of their own.
-        merge_bytes: Bytes of a partition in shared objects, until it gets an object of its own.
+        merge_bytes: Bytes of a partition in shared objects, until it gets an object of its own; a sixteenth of it after
+            half a week to a week.
         object_bytes: Size up to which objects of a partition are merged.
         gc_interval_s: How often retention and the removal of what nothing names look at the bucket.
         grace_s: What nothing names stays for so long, for those that are reading it.
