@@ -9,7 +9,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from liftpy_bucket.layout import PartitionPath, set_object_key
+from liftpy_bucket.layout import PartitionPath, set_object_key, slot_of
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from support.tier_rows import UUID, Record, plain_records, rows_from, written
 
@@ -55,8 +55,10 @@ def bucket(tmp_path):
     shared.parent.mkdir(parents=True)
     with shared.open("wb") as sink:
         writer = SetWriter(sink, node="a", nonce="n")
-        for number in range(2):
-            writer.begin(f"{number:032x}", number, 1, 0, 10)
+        for uuid, number in sorted(
+            ((f"{number:032x}", number) for number in range(2)), key=lambda path: slot_of(*path)
+        ):
+            writer.begin(uuid, number, 1, 0, 10)
             writer.write(rows_from(plain_records(10)))
         writer.finish()
     return tmp_path

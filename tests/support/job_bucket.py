@@ -7,7 +7,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from liftpy_bucket.layout import PartitionPath, set_object_key
+from liftpy_bucket.layout import PartitionPath, set_object_key, slot_of
 from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root import changes as root_changes
 from liftpy_bucket.manifest.root.file import RootFile
@@ -95,7 +95,7 @@ class JobBucket:
         """Put what follows in partitions into an object that they share; gives its key."""
         sink, nonce = io.BytesIO(), new_id()
         writer = SetWriter(sink, node=NODE, nonce=nonce)
-        for partition, records in parts.items():
+        for partition, records in sorted(parts.items(), key=lambda part: slot_of(self.uuid, part[0])):
             version = open_version(self.store, self.paths[partition])
             assert version is not None
             writer.begin(self.uuid, partition, 0, version.end, records[-1].offset + 1)

@@ -17,6 +17,7 @@ from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.changes import create
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.changes import add, begin, empty
+from liftpy_bucket.manifest.stream_sets.compressed import compressed, decompressed
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.store.counting import CountingStore
@@ -130,7 +131,8 @@ def damaged_set(store, node):
     """The key of a set manifest that was edited."""
     SetManifestFile(store, node, new_id=new_id).commit(None, begin(node, 1))
     key = set_root_key(node)
-    rewrite(store, key, store.get(key).body.replace(b'"sequence":1', b'"sequence":2'))
+    plain = decompressed(key, store.get(key).body)
+    rewrite(store, key, compressed(plain.replace(b'"sequence":1', b'"sequence":2')))
     return key
 
 

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from liftpy.cli.tier.bucket import OpenBucket
-from liftpy_bucket.layout import PartitionPath, set_object_key
+from liftpy_bucket.layout import PartitionPath, set_object_key, slot_of
 from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.changes import advance_start
 from liftpy_bucket.manifest.stream_sets import changes as set_changes
@@ -33,7 +33,7 @@ def share(history, base, end):
     """Another stream and ours share an object."""
     sink, nonce = io.BytesIO(), new_id()
     writer = SetWriter(sink, node="n1", nonce=nonce)
-    for path, start, stop in ((OTHER, 0, 5 * end), (PATH, base, end)):
+    for path, start, stop in sorted([(OTHER, 0, 5 * end), (PATH, base, end)], key=lambda part: slot_of(*part[0])):
         writer.begin(path.uuid, path.partition, 0, start, stop)
         writer.write(rows_from(records(start, stop)))
     written = writer.finish()
