@@ -27,6 +27,7 @@ from liftpy_bucket.manifest.pins.pin import is_in_force
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.reading.resolving import counts
+from liftpy_bucket.store.probe import PROBES
 from liftpy_bucket.upkeep.forking import names_objects_of
 from liftpy_bucket.upkeep.live import held_keys, named_keys
 
@@ -115,7 +116,10 @@ class _Look:
 
     def _extra(self, entry: Entry) -> Extra:
         directory = (_PARTITION.match(entry.key) or _SET.match(entry.key) or [""])[0]
-        text = self._why.get(directory, "not of liftpy" if not directory else "nothing names it")
+        if entry.key.startswith(PROBES):
+            text = "of a probe that was interrupted: one that a node makes after a day deletes it"
+        else:
+            text = self._why.get(directory, "not of liftpy" if not directory else "nothing names it")
         return Extra(entry.key, entry.size, max(0.0, (self._now_ns - entry.modified_ns) / 1e9), text)
 
     def _root(self, path: PartitionPath) -> Root | None:

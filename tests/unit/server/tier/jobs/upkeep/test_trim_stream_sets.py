@@ -193,6 +193,13 @@ def test_an_audit_lists_what_nothing_names(worker):
     assert garbage(worker) == []
 
 
+def test_an_audit_says_of_an_interrupted_probe_what_becomes_of_it(worker):
+    worker.context.store.create("probe/1234", b"created by 1234", "1234")
+    put_catalog(worker, PATH, OTHER)
+    (found,) = [each for each in audit(worker.context.store, now_ns=2**62).garbage if "/pages/" not in each.key]
+    assert (found.key, "probe that was interrupted" in found.text) == ("probe/1234", True)
+
+
 def test_what_another_node_lets_go_of_is_found_in_time(worker, tmp_path):
     context = worker.context
     context.grace_ns, now = 100, count(1_000)
