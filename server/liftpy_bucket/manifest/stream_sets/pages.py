@@ -7,6 +7,7 @@ changes one moves lines from page to page as they stand; only who reads members 
 from __future__ import annotations
 
 import json
+from math import isqrt
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_bucket.errors import ManifestCorruptError
@@ -30,10 +31,9 @@ if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.json import Row
 
-__all__ = ["PAGE_MEMBERS_MAX", "Line", "cut", "decode_page", "encode_page", "lines_in", "lines_of"]
+__all__ = ["Line", "cut", "decode_page", "encode_page", "lines_in", "lines_of"]
 
-PAGE_MEMBERS_MAX: Final = 512
-"""Of one page; more only where one partition has more. Some 65 bytes each, compressed."""
+_PAGE_MEMBERS: Final = 512  # some 65 bytes each, compressed
 
 _FIELDS: Final = frozenset({"node", "objects", "members"})
 _OBJECT_VALUES: Final = 4
@@ -82,10 +82,18 @@ def _member_plain(member: SetMember) -> list[Any]:
     ]
 
 
-def cut(lines: Iterable[Line]) -> list[list[Line]]:
-    """Put lines in their order, and divide them among pages of about the same length."""
+def cut(lines: Iterable[Line], members: int) -> list[list[Line]]:
+    """Put lines in their order, and divide them among pages of about the same length.
+
+    A reader fetches one page, and of all others what the root says, which is as much as a member takes. So it fetches
+    least where a page has as many members as there are pages.
+
+    Args:
+        lines: Lines of pages that are neighbours.
+        members: Members of all pages.
+    """
     ordered = sorted(lines, key=_order)
-    count = -(-len(ordered) // PAGE_MEMBERS_MAX)
+    count = -(-len(ordered) // max(_PAGE_MEMBERS, isqrt(members)))
     pages: list[list[Line]] = []
     for line in ordered:
         if not pages or (len(pages[-1]) * count >= len(ordered) and pages[-1][-1].slot != line.slot):

@@ -99,6 +99,7 @@ def _pages(
     manifest: SetManifest, old: Sequence[Page], changed: Mapping[int, list[Line]], pack: _NewPack, fetch: Fetch
 ) -> list[Page]:
     carried = _carried(manifest, changed, fetch)
+    members = sum(each.members for each in manifest.objects)
     pages: list[Page] = []
     place = 0
     while place < len(old):
@@ -114,7 +115,7 @@ def _pages(
         while place in changed:
             lines += changed[place]
             place += 1
-        for number, some in enumerate(cut(lines)):
+        for number, some in enumerate(cut(lines, members)):
             body = encode_page(pack.key, manifest.node, some)
             pages.append(pack.put(some[0].slot if number else first, body, len(some)))
     if pages:  # what is answered for by the first page may have been empty, and is gone
