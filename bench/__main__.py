@@ -59,7 +59,9 @@ def main():
     parser.add_argument("--quick", action="store_true", help="fewer runs and messages")
     parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, *_APART], help="only these")
     parser.add_argument("--runs", type=int, help="how often everything is measured")
-    parser.add_argument("--streams", nargs="+", type=int, help="how many streams cluster-idle has, one after the other")
+    parser.add_argument(
+        "--streams", nargs="+", type=int, help="streams of cluster-idle, one after the other; of tier-month"
+    )
     parser.add_argument("--seconds", type=float, help="for how long `offsets` commits")
     parser.add_argument("--records", type=int, help="how many records the workloads of Spark have")
     parser.add_argument(
@@ -76,7 +78,7 @@ def main():
     if arguments.seconds:
         plan = replace(plan, offsets_s=arguments.seconds)
     if arguments.streams:
-        plan = replace(plan, idle_streams=tuple(arguments.streams))
+        plan = replace(plan, idle_streams=tuple(arguments.streams), month_streams=arguments.streams[0])
     if arguments.records:
         plan = replace(plan, spark_records=arguments.records)
     plan = replace(plan, s3a_jars=arguments.s3a_jars)

@@ -57,6 +57,8 @@ class Plan:
     tiered: int = 1 << 30
     ingested: int = 1 << 28
     quiet_streams: int = 1_000
+    month_streams: int = 4_000
+    month_days: int = 30
     restored: int = 1_000_000
     spark_records: int = 5_000_000
     micro_batches: int = 30
@@ -72,7 +74,7 @@ class Plan:
     def quick(cls):
         acked = {128: 150_000, 1_024: 60_000, 65_536: 2_000}
         quick = cls(3, 1_000_000, acked, 2_000, 1_000, 1_000_000, 1 << 19, 1, 10.0)
-        quick = replace(quick, tiered=1 << 28, quiet_streams=200, restored=200_000)
+        quick = replace(quick, tiered=1 << 28, quiet_streams=200, month_streams=500, restored=200_000)
         quick = replace(quick, spark_records=1_000_000, micro_batches=10)
         return replace(
             quick, compacted=1_000_000, compacted_keys=100_000, offsets_s=10.0, places=8_000, replayed=200_000

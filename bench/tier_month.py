@@ -7,10 +7,12 @@ of each there is what a manifest says, with digests and sums as random as real o
 from __future__ import annotations
 
 import random
+import statistics
 import tracemalloc
 from collections import Counter
 from itertools import islice
 
+from bench.row import Row
 from bench.tier_rig import puts
 from liftpy_bucket.layout import PartitionPath, set_pack_key, slot_of
 from liftpy_bucket.manifest.stream_sets.changes import add, begin, replace, sum_of
@@ -26,7 +28,7 @@ from liftpy_server.tier.jobs.parts.set_merge_plan import Part, chains_of, divide
 from liftpy_server.tier.schedule.places import Limits, Phase, Place
 from liftpy_server.tier.schedule.upkeep import Upkeep
 
-__all__ = ["Month"]
+__all__ = ["Month", "quiet_month"]
 
 _NODE = "n1"
 _OBJECT_BYTES = 64 << 20
@@ -35,6 +37,7 @@ _FILE_BYTES, _RECORD_BYTES = 2_725, 136  # of a member, and of each of its recor
 _FOOTER_BYTES = 1_140  # of a member in the footer of all
 _MOVED = 4
 _DAY_S = 86_400.0
+_READS = 4
 
 
 class Month:
@@ -187,6 +190,10 @@ class Month:
         """Members of all streams."""
         return sum(each.members for each in self.loaded.manifest.objects)
 
+    def sample(self, count):
+        """Some streams."""
+        return self._rng.sample(self.uuids, count)
+
     def read_one(self, uuid):
         """What a reader of one stream fetches of the manifest: requests, bytes, and bytes of memory at most."""
         counted = CountingStore(self.store)
@@ -195,5 +202,49 @@ class Month:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         ends = [member.end for each in part.objects for member in each.members]
-        assert max(ends) == round(self.now_s / 60), "what came last is named"
+        assert max(ends, default=0) >= round(self.now_s / 60) or not self._in[uuid], "what came last is named"
         return sum(counted.counts.values()), counted.bytes_in, peak
+
+
+def quiet_month(streams, days, round_s):
+    """Days of streams that share objects: what a round writes, and what a reader fetches, at the most of each day."""
+    month = Month(streams, round_s)
+    rounds = round(_DAY_S / round_s)
+    asked, manifest, of_a_reader, members = 0, [], [], []
+    for _ in range(days):
+        of_a_day = []
+        for _ in range(rounds):
+            of_a_day += month.round()
+            month.move_out()
+            month.collect()
+            members.append(month.members / streams)
+            of_a_reader.append([max(each) for each in zip(*map(month.read_one, month.sample(_READS)), strict=True)])
+        asked = max(asked, *(number for number, _ in of_a_day))
+        manifest.append(statistics.mean(size for _, size in of_a_day))
+    name = f"tier, {days} days of {streams:,} streams with a message a minute"
+    note = f"simulated; each stream shares an object every {round_s / 3600:g} h"
+    row = Row(f"{name}, PUTs per object", "-", "PUTs", is_absolute=True, smaller_is_better=True, note=note)
+    row.add("liftpy", asked)
+    yield row
+    row = Row(f"{name}, manifest per object", "-", "KiB", peer="first half", smaller_is_better=True)
+    half = days // 2
+    row.add("liftpy", statistics.mean(manifest[half:]) / 1024)
+    row.add("first half", statistics.mean(manifest[:half]) / 1024)
+    row.note = f"mean of the second half and of the first; at most {max(manifest) / 1024:,.0f} KiB on a day"
+    yield row
+    row = Row(f"{name}, members of a stream", "-", "members", is_absolute=True, smaller_is_better=True)
+    row.add("liftpy", statistics.mean(members))
+    row.note = f"mean, at most {max(members):.1f}; {len(month.loaded.manifest.objects):,} objects at the end"
+    yield row
+    written = {kind: size / (1 << 30) for kind, size in month.written_bytes.items()}
+    row = Row(f"{name}, GiB written per GiB of rounds", "-", "GiB", is_absolute=True, smaller_is_better=True)
+    row.add("liftpy", sum(written.values()) / written["rounds"])
+    row.note = ", ".join(f"{kind} {size:,.0f} GiB" for kind, size in sorted(written.items()))
+    row.note += f"; {month.moves:,} times a stream has moved out"
+    yield row
+    units = (("requests", "GETs", 1), ("bytes", "KiB", 1024), ("memory of the reader", "MiB", 1 << 20))
+    for place, (what, unit, divisor) in enumerate(units):
+        row = Row(f"{name}, manifest of one stream: {what}", "-", unit, is_absolute=True, smaller_is_better=True)
+        row.add("liftpy", max(read[place] for read in of_a_reader) / divisor)
+        row.note = f"the most of {_READS} readers after each of {len(of_a_reader):,} rounds, which know nothing yet"
+        yield row

@@ -9,6 +9,7 @@ from bench.processes import cpu_s
 from bench.rig import finish, resident, spawn
 from bench.row import Row
 from bench.tier_costs import costs_beside
+from bench.tier_month import quiet_month
 from bench.tier_rig import asked_text, puts, tier_rig, until, worker_of
 from bench.tier_shared import shared_rounds
 from bench.tier_sim import idle_state, requests_of_a_stream, root_sizes
@@ -30,6 +31,7 @@ _GETS = "plain GETs"
 _ROUNDS = 3
 _SHARED_ROUNDS = 40
 _ROUND_AGE_S = 4.0
+_MONTH_ROUND_S = 21_600.0
 _INGEST_AGE_S = 10.0  # more than 64 MiB take at a steady rate: size says when, and the rest need not be waited for long
 _WAITING_MAX = 64 << 20  # bytes that may be missing in the bucket when a load counts as done
 _POLL_S = 0.1
@@ -109,6 +111,11 @@ def root(_home, _plan):
 def shared(home, plan):
     """See `shared_rounds`."""
     yield from shared_rounds(home, plan.quiet_streams, _SHARED_ROUNDS)
+
+
+def month(_home, plan):
+    """See `quiet_month`."""
+    yield from quiet_month(plan.month_streams, plan.month_days, _MONTH_ROUND_S)
 
 
 def costs(home, plan):
@@ -336,6 +343,7 @@ TIER_WORKLOADS = {
     "tier-quiet": quiet,
     "tier-root": root,
     "tier-shared": shared,
+    "tier-month": month,
     "tier-costs": costs,
     "tier-ingest": ingest,
     "tier-cold": cold,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.objects.pointers import SetObjectPointer
 
-__all__ = ["add", "adopt", "begin", "drop", "empty", "replace", "sum_of"]
+__all__ = ["add", "adopt", "begin", "drop", "empty", "listed", "replace", "sum_of"]
 
 
 def empty(node: str, incarnation: int) -> SetManifest:
@@ -70,7 +70,7 @@ def sum_of(written: SetObjectPointer) -> Setsum:
     return Setsum.total(sums)
 
 
-def _listed(pointer: SetObjectPointer) -> SetObject:
+def listed(pointer: SetObjectPointer) -> SetObject:
     """What the list says of an object."""
     slots = [slot_of(member.uuid, member.partition) for member in pointer.members]
     return SetObject(
@@ -103,13 +103,13 @@ def add(manifest: SetManifest, added: SetObjectPointer) -> SetManifest:
         OvertakenError: its sequence was given to another one.
     """
     _check_new(manifest, manifest.sequence, added)
-    listed = _listed(added)
+    entry = listed(added)
     return dataclasses.replace(
         manifest,
         version=manifest.version + 1,
         sequence=sequence_of(added.name) + 1,
-        objects=(*manifest.objects, listed),
-        setsum=manifest.setsum + listed.setsum,
+        objects=(*manifest.objects, entry),
+        setsum=manifest.setsum + entry.setsum,
         added=(*manifest.added, added),
     )
 
@@ -162,8 +162,8 @@ def replace(
     for each in added:
         _check_new(manifest, sequence, each)
         sequence = sequence_of(each.name) + 1
-    listed = [_listed(each) for each in added]
-    if _sum(gone) != _sum(listed) + collected:
+    entries = [listed(each) for each in added]
+    if _sum(gone) != _sum(entries) + collected:
         raise ManifestCorruptError(
             set_root_key(manifest.node), f"merging {sorted(names)} would not conserve the sum of their records"
         )
@@ -173,7 +173,7 @@ def replace(
         manifest,
         version=manifest.version + 1,
         sequence=sequence,
-        objects=(*before, *listed, *(each for each in after if each.name not in names)),
+        objects=(*before, *entries, *(each for each in after if each.name not in names)),
         setsum=manifest.setsum - collected,
         collected=manifest.collected + collected,
         added=(*(each for each in manifest.added if each.name not in names), *added),
