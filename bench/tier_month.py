@@ -125,7 +125,8 @@ class Month:
         self.now_s += self._round_s
         told = []
         left = iter(self.uuids)
-        while some := list(islice(left, self._limits.members_max)):
+        count = min(self._limits.members_max, self._limits.upload_bytes // (_BATCH_BYTES * self._records))
+        while some := list(islice(left, count)):
             before = puts(self.store.counts), self.store.bytes_out
             base = round(self.now_s / 60) - self._records
             self._next_sequence = self.loaded.manifest.sequence

@@ -1,9 +1,9 @@
 """Which shared objects become others, and what each of the new ones holds. Pure.
 
-Small objects merge whosever records they hold. Larger ones merge where four hold the same slots, with about as many
-records for a slot. What comes is divided by slot again, so that no partition is in two of the new objects. So the
-members of a partition grow by a few for each fourfold of its records, however many partitions there are, and a record
-is written anew about once for each fourfold.
+Small objects merge whosever records they hold. Larger ones merge where four hold the same slot, with about as many
+records for a slot; neighbours, which may overlap a little at their ends, do not. What comes is divided by slot again,
+so that no partition is in two of the new objects. So the members of a partition grow by a few for each fourfold of its
+records, however many partitions there are, and a record is written anew about once for each fourfold.
 """
 
 from __future__ import annotations
@@ -50,10 +50,12 @@ def objects_to_merge(objects: Sequence[SetObject], object_bytes: int) -> list[Se
     for level in sorted(set(levels)):
         there = [each for each, its in zip(large, levels, strict=True) if its == level]
         below = [each for each, its in zip(large, levels, strict=True) if its < level]
-        for first in there:
-            run = [each for each in there if _meet(first, each)]
+        for middle in sorted({(each.first + each.last) // 2 for each in there}):
+            # All of a run have one slot in common, of which one object is left: so merging ends.
+            run = [each for each in there if each.first <= middle <= each.last]
             if len(run) >= FAN:
-                return _some([*run, *(each for each in below if _meet(first, each))], object_bytes)
+                run += [each for each in below if each.first <= middle <= each.last]
+                return _some(run, object_bytes)
     return []
 
 
@@ -66,12 +68,6 @@ def _level_of(each: SetObject) -> int:
     """How often records were merged, about: by how many there are for a slot, as sizes shrink with it."""
     density = each.records * SLOTS // (each.last - each.first + 1)
     return density.bit_length() // (FAN.bit_length() - 1)
-
-
-def _meet(one: SetObject, other: SetObject) -> bool:
-    """Whether they hold the same slots, by half of the shorter one at least: neighbours may overlap a little."""
-    common = min(one.last, other.last) - max(one.first, other.first) + 1
-    return common * 2 >= min(one.last - one.first, other.last - other.first) + 1
 
 
 def _some(run: list[SetObject], object_bytes: int) -> list[SetObject]:
