@@ -143,17 +143,6 @@ def test_whatever_rounds_there_are_merging_ends_and_conserves_them(rounds, bytes
         assert all(one[1] == other[0] for one, other in pairwise(offsets))
 
 
-def test_a_wide_object_over_narrow_ones_does_not_have_them_merged_for_ever():
-    """Each of the narrow ones has slots in common with the wide one, which is too large to go with them."""
-    objects = Objects()
-    paths = sorted(map(path_of, range(400)), key=lambda path: member_order(member(0, 1, path=path)))
-    for first in range(0, 400, 80):
-        objects.add([(path, 1, 0, 80) for path in paths[first : first + 80]])
-    objects.add([(path, 1, 80, 160) for path in paths])
-    objects.merge_all()
-    assert {ranges[-1][2] for ranges in objects.records.values()} == {160}
-
-
 @given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 60), st.integers(1, 200)), min_size=1, max_size=60))
 @examples(100)
 def test_merging_ends_whatever_slots_objects_have(rounds):
