@@ -14,6 +14,7 @@ from itertools import islice
 
 from bench.row import Row
 from bench.tier_rig import puts
+from bench.tier_shared import reader_rows
 from liftpy_bucket.layout import PartitionPath, set_pack_key, slot_of
 from liftpy_bucket.manifest.stream_sets.changes import add, begin, replace, sum_of
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile, page_cache
@@ -24,18 +25,23 @@ from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.pull import PartitionKey
 from liftpy_server.settings.tier import TierConfig
-from liftpy_server.tier.jobs.parts.set_merge_plan import Part, chains_of, divided, objects_to_merge
+from liftpy_server.tier.jobs.parts.set_merge_plan import (
+    OBJECT_BYTES_MAX,
+    Part,
+    chains_of,
+    divided,
+    has_moved,
+    objects_to_merge,
+)
 from liftpy_server.tier.schedule.places import Limits, Phase, Place
 from liftpy_server.tier.schedule.upkeep import Upkeep
 
 __all__ = ["Month", "quiet_month"]
 
 _NODE = "n1"
-_OBJECT_BYTES = 64 << 20
 _BATCH_BYTES = 300  # of a record of 128 bytes that came alone, on disk
 _FILE_BYTES, _RECORD_BYTES = 2_725, 136  # of a member, and of each of its records: as measured
 _FOOTER_BYTES = 1_140  # of a member in the footer of all
-_MOVED = 4
 _DAY_S = 86_400.0
 _READS = 4
 
@@ -156,9 +162,9 @@ class Month:
     def collect(self):
         """What the node does every ten minutes besides: objects are trimmed, merged and dropped."""
         for each in self.loaded.manifest.objects:
-            if not self._held[each.name] or self._gone_bytes[each.name] * _MOVED > each.size:
+            if not self._held[each.name] or has_moved(self._gone_bytes[each.name], each.size):
                 self._replace([each.name], "trims")
-        while run := objects_to_merge(self.loaded.manifest.objects, _OBJECT_BYTES):
+        while run := objects_to_merge(self.loaded.manifest.objects, OBJECT_BYTES_MAX):
             self._replace([each.name for each in run], "merges")
         named = {set_pack_key(_NODE, each.name) for each in self.loaded.manifest.packs}
         self.store.delete([entry.key for entry in self.store.list(f"sets/{_NODE}/pages/") if entry.key not in named])
@@ -174,7 +180,7 @@ class Month:
         self._forget(names)
         self._next_sequence = manifest.sequence
         chains = [[part] for part in parts] if kind == "trims" else chains_of(parts)
-        added = [self._pointer(kind, map(self._joined, some)) for some in divided(iter(chains), _OBJECT_BYTES)]
+        added = [self._pointer(kind, map(self._joined, some)) for some in divided(chains, OBJECT_BYTES_MAX)]
         gone = Setsum.total(each.setsum for each in manifest.objects if each.name in names)
         collected = gone - Setsum.total(map(sum_of, added))  # of members that were not written nobody knows sums
         self.loaded = self._file.commit(self.loaded, replace(manifest, names, added, collected=collected))
@@ -243,9 +249,5 @@ def quiet_month(streams, days, round_s):
     row.note = ", ".join(f"{kind} {size:,.0f} GiB" for kind, size in sorted(written.items()))
     row.note += f"; {month.moves:,} times a stream has moved out"
     yield row
-    units = (("requests", "GETs", 1), ("bytes", "KiB", 1024), ("memory of the reader", "MiB", 1 << 20))
-    for place, (what, unit, divisor) in enumerate(units):
-        row = Row(f"{name}, manifest of one stream: {what}", "-", unit, is_absolute=True, smaller_is_better=True)
-        row.add("liftpy", max(read[place] for read in of_a_reader) / divisor)
-        row.note = f"the most of {_READS} readers after each of {len(of_a_reader):,} rounds, which know nothing yet"
-        yield row
+    note = f"the most of {_READS} readers after each of {len(of_a_reader):,} rounds, which know nothing yet"
+    yield from reader_rows(f"{name}, manifest of one stream", of_a_reader, note)

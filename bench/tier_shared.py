@@ -18,7 +18,7 @@ from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.settings.tier import TierConfig
 from liftpy_server.tier.jobs.table import run
 
-__all__ = ["Sharing", "shared_rounds"]
+__all__ = ["Sharing", "reader_rows", "shared_rounds"]
 
 _NODE = "n1"
 _RECORD_BYTES = 128
@@ -111,9 +111,13 @@ def shared_rounds(home, streams, rounds):
         sharing.read_one(uuid, number * _RECORDS * rounds // _READS)
         for number, uuid in enumerate(rng.sample(sharing.uuids, _READS))
     ]
+    yield from reader_rows(f"{name}, one record", reads, f"the most of {len(reads)} by readers that know nothing yet")
+
+
+def reader_rows(name, reads, note):
+    """The most of what readers took: requests, bytes, and bytes of memory of each."""
     units = (("requests", "GETs", 1), ("bytes", "KiB", 1024), ("memory of the reader", "MiB", 1 << 20))
     for place, (what, unit, divisor) in enumerate(units):
-        row = Row(f"{name}, one record: {what}", "-", unit, is_absolute=True, smaller_is_better=True)
+        row = Row(f"{name}: {what}", "-", unit, is_absolute=True, smaller_is_better=True, note=note)
         row.add("liftpy", max(read[place] for read in reads) / divisor)
-        row.note = f"the most of {len(reads)} by readers that know nothing yet"
         yield row

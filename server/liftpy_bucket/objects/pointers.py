@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from liftpy_bucket.layout import slot_of
 
@@ -181,7 +181,18 @@ class SetObject:
     setsum: Setsum
 
 
-def member_order(member: SetMember) -> tuple[int, str, int, int, int]:
+class _Placed(Protocol):
+    @property
+    def uuid(self) -> str: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def tier_epoch(self) -> int: ...
+    @property
+    def base(self) -> int: ...
+
+
+def member_order(member: _Placed) -> tuple[int, str, int, int, int]:
     """How members stand in an object: by slot, as in pages, so that a range of slots is a range of bytes.
 
     Returns:

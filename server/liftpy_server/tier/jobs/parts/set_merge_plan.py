@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 
     from liftpy_bucket.objects.pointers import SetMember, SetObject, SetObjectPointer
 
-__all__ = ["Part", "chains_of", "divided", "objects_to_merge"]
+__all__ = ["OBJECT_BYTES_MAX", "Part", "chains_of", "divided", "has_moved", "objects_to_merge"]
 
+OBJECT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of an object that several partitions share, also where those of one partition may be larger."""
+
+_MOVED_PART: Final = 4
 _SMALL: Final = 16  # so many small objects are one of full size, at least
 _RUN_MAX: Final = 16
 
@@ -80,6 +84,11 @@ def _some(run: list[SetObject], object_bytes: int) -> list[SetObject]:
     return run
 
 
+def has_moved(moved_bytes: int, size: int) -> bool:
+    """Whether so much of an object has moved out of it that the rest is worth being written anew."""
+    return moved_bytes * _MOVED_PART > size
+
+
 def chains_of(parts: Iterable[Part]) -> Iterator[list[Part]]:
     """What becomes one member each, in the order of members: those of one leadership that follow on one another.
 
@@ -104,7 +113,7 @@ def _follows(before: SetMember, after: SetMember) -> bool:
     )
 
 
-def divided(chains: Iterator[list[Part]], object_bytes: int) -> list[list[list[Part]]]:
+def divided(chains: Iterable[list[Part]], object_bytes: int) -> list[list[list[Part]]]:
     """Which chains make an object each: of about the same size, and all of a slot in one of them.
 
     Args:

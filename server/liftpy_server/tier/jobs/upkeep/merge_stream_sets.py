@@ -2,8 +2,7 @@
 
 Members of one partition that follow on one another, of one leadership, become one; others stand beside each other in
 the new object. What counts no more is left out. The sums of what goes and of what comes are compared before anything
-is named.
-Of every object that goes one window is in memory at a time, besides the object that comes.
+is named. Of every object that goes one window is in memory at a time, besides the object that comes.
 """
 
 from __future__ import annotations
@@ -25,7 +24,13 @@ from liftpy_server.tier.jobs.parts.counted_members import CountedMembers
 from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 from liftpy_server.tier.jobs.parts.read_ahead_store import ReadAheadStore
 from liftpy_server.tier.jobs.parts.roots import newest_set
-from liftpy_server.tier.jobs.parts.set_merge_plan import Part, chains_of, divided, objects_to_merge
+from liftpy_server.tier.jobs.parts.set_merge_plan import (
+    OBJECT_BYTES_MAX,
+    Part,
+    chains_of,
+    divided,
+    objects_to_merge,
+)
 from liftpy_server.tier.jobs.uploads.upload_stream_set import set_object_name
 
 if TYPE_CHECKING:
@@ -38,7 +43,6 @@ __all__ = ["merge_sets", "write_set_object"]
 
 _WINDOWS_BYTES: Final = 32 * 1024 * 1024  # of all objects that go, together
 _WINDOW_BYTES_MIN: Final = 1024 * 1024
-_OBJECT_BYTES_MAX: Final = 64 * 1024 * 1024
 _ROUNDS_MAX: Final = 64
 
 
@@ -64,7 +68,7 @@ def _merge_run(context: Context, node: str, incarnation: int) -> int:
         if loaded is None:
             return 0
         manifest = adopt(loaded.manifest, incarnation)
-        bytes_max = min(context.object_bytes, _OBJECT_BYTES_MAX)
+        bytes_max = min(context.object_bytes, OBJECT_BYTES_MAX)
         names = {each.name for each in objects_to_merge(manifest.objects, bytes_max)}
         if not names:
             return 0

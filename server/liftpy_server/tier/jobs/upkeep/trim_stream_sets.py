@@ -14,6 +14,7 @@ from liftpy_bucket.manifest.stream_sets.changes import adopt, replace, sum_of
 from liftpy_server.tier.jobs.parts.counted_members import CountedMembers
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.parts.roots import newest_set
+from liftpy_server.tier.jobs.parts.set_merge_plan import has_moved
 from liftpy_server.tier.jobs.upkeep.merge_stream_sets import write_set_object
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 __all__ = ["trim_sets"]
 
-_MOVED: Final = 4
 _BYTES_MAX: Final = 256 * 1024 * 1024  # of objects that are written anew in one pass
 
 
@@ -76,7 +76,7 @@ def _to_trim(context: Context, loaded: LoadedSet, counted: CountedMembers) -> li
                 moved[pointer.name] += member.extent.size
         context.progress()
     return [
-        each.name for each in loaded.manifest.objects if each.name in deleted or moved[each.name] * _MOVED > each.size
+        each.name for each in loaded.manifest.objects if each.name in deleted or has_moved(moved[each.name], each.size)
     ]
 
 

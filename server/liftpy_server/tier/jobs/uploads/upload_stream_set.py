@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from liftpy_bucket.layout import set_object_key, slot_of
+from liftpy_bucket.layout import set_object_key
 from liftpy_bucket.manifest.lineage import cut_epochs
 from liftpy_bucket.manifest.stream_sets.changes import add, adopt, begin
+from liftpy_bucket.objects.pointers import member_order
 from liftpy_bucket.objects.read import trimmed
 from liftpy_bucket.objects.rows.convert import rows_of_many
 from liftpy_bucket.objects.write_stream_set import SetWriter, WrittenSet
@@ -58,7 +59,7 @@ def upload_set(context: Context, request: UploadSetJob) -> UploadSetResult:
         OvertakenError: somebody else writes this manifest; nothing counts of what was uploaded, try again.
     """
     node = request.node
-    members = sorted(request.members, key=lambda each: (slot_of(each.uuid, each.partition), each.uuid, each.partition))
+    members = sorted(request.members, key=member_order)
     size = sum(each.length for member in members for each in member.slices)
     with context.sets.alone(node, context.progress), context.memory.hold(size + WORK_BYTES, context.progress):
         loaded = context.sets.get(node) or newest_set(context, node)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from liftpy_bucket.errors import ObjectMissingError, StoreUnavailableError
+from liftpy_bucket.errors import ManifestCorruptError, ObjectMissingError, StoreUnavailableError
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.pins.held import Pins
@@ -21,7 +21,7 @@ from liftpy_bucket.upkeep.forking import fork
 from liftpy_bucket.upkeep.remains import find_remains
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_server.tier.jobs.parts import counted_members
-from liftpy_server.tier.jobs.upkeep import trim_stream_sets
+from liftpy_server.tier.jobs.upkeep import merge_stream_sets, trim_stream_sets
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, UUID, Worker, check_whole, history, new_id
 
@@ -153,6 +153,48 @@ def test_little_that_moved_waits_until_objects_are_merged(worker, tmp_path):
     assert rows(worker, many[4].uuid) == []
     for path in many:
         check_whole(store, 200, 200 if path == many[4] else 0, path=path)
+
+
+def many_streams(worker, tmp_path, rounds):
+    """Ten streams that share an object in each round."""
+    log = LogFile(tmp_path / "many.log")
+    log.append(100 * rounds)
+    many = [PartitionPath(f"{number:032x}", 0) for number in range(10)]
+    for path in many:
+        worker.claim(path=path)
+    for base in range(0, 100 * rounds, 100):
+        worker.upload_set([(log, base, base + 100, 0, path) for path in many])
+    return many
+
+
+def test_what_was_compacted_does_not_wait_either(worker, tmp_path):
+    """Superseded records are a tenth of the object: too little for what has only moved."""
+    many = many_streams(worker, tmp_path, 1)
+    arguments = {"min_compaction_lag_ns": 0, "delete_retention_ns": 0, "clean_end": 100}
+    worker.call("compact", **many[3]._asdict(), epoch=0, **arguments)
+    assert collect(worker)["trimmed"] == 1
+    assert rows(worker, many[3].uuid) == []
+
+
+def test_a_record_that_is_lost_on_the_way_is_noticed_where_something_else_is_left_out(worker, tmp_path, monkeypatch):
+    """The sums of all objects together then say nothing; that of each member does."""
+    many = many_streams(worker, tmp_path, 4)
+    worker.call("merge", **many[3]._asdict(), epoch=0)
+    real, lost = merge_stream_sets.member_source, []
+
+    def short(*arguments):
+        source = real(*arguments)
+        if lost:
+            return source
+        lost.append(True)
+        return source._replace(rows=[each.slice(1) for each in source.rows])
+
+    monkeypatch.setattr(merge_stream_sets, "member_source", short)
+    with pytest.raises(ManifestCorruptError, match="must sum up to"):
+        collect(worker)
+    monkeypatch.undo()
+    for path in many:
+        check_whole(worker.context.store, 400, path=path)
 
 
 def test_of_objects_of_which_a_merge_leaves_nothing_there_is_none(worker, monkeypatch, tmp_path):
