@@ -18,6 +18,7 @@ __all__ = [
     "RecordMissingError",
     "RootMissingError",
     "SealedError",
+    "StagingDamagedError",
     "StoreBusyError",
     "StoreDeniedError",
     "StoreError",
@@ -186,3 +187,7 @@ class LineageError(TierError):
 
 class SealedError(TierError):
     """The partition is sealed and takes no further commit."""
+
+
+class StagingDamagedError(LiftError):
+    """A staged object or file that a batch of the Spark sink needs is gone, or not as it was written."""

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from liftpy_bucket.errors import StagingDamagedError
 from liftpy_envelope.ack import AckPolicy
 from liftpy_spark.connections import bucket
 from liftpy_spark.sink import applying
@@ -18,7 +19,7 @@ from liftpy_spark.sink.accounts import mark_of
 from liftpy_spark.sink.commit import StagedRows, commit
 from liftpy_spark.sink.contents import total_of
 from liftpy_spark.sink.decision import SinkBatch
-from liftpy_spark.sink.errors import BatchMismatchError, CommitUnclearError, SinkModeError, StagingDamagedError
+from liftpy_spark.sink.errors import BatchMismatchError, CommitUnclearError, SinkModeError
 from liftpy_spark.sink.link import StreamTarget, open_link
 from liftpy_spark.sink.options import SinkOptions
 from liftpy_spark.sink.plan import make_plan

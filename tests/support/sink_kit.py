@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from liftpy_bucket.staging.section import STAGING
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_client.errors import PublishTimeoutError
 from liftpy_spark.sink.commit import StagedRows, commit
 from liftpy_spark.sink.contents import RowTally
 from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.directory import DirectoryPlace
-from liftpy_spark.sink.place import STAGING, BucketPlace
+from liftpy_spark.sink.place import BucketPlace
 from liftpy_spark.sink.rows import Layout, flushes
 from liftpy_spark.sink.staging import exists, place_of, stage
 from liftpy_spark.sink.target import ChunkRange, ChunkScan
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from liftpy_bucket.staging.section import Section
     from liftpy_bucket.store.object_store import Entry
     from liftpy_spark.sink.place import StagingPlace
-    from liftpy_spark.sink.section import Section
 
 __all__ = ["SinkWorld", "Target", "batch_of", "layout_of", "lose_ack"]
 

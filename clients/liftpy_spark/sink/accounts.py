@@ -13,10 +13,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
-from liftpy_bucket.errors import ObjectMissingError, PreconditionFailedError, TakenError
+from liftpy_bucket.errors import ObjectMissingError, PreconditionFailedError, StagingDamagedError, TakenError
 from liftpy_bucket.store.conditional import create_once
 from liftpy_spark.sink.decision import COMMITS, SinkBatch
-from liftpy_spark.sink.errors import StagingDamagedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -12,16 +12,16 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from liftpy_bucket.staging.source import load_section
 from liftpy_spark.sink.errors import CommitUnclearError
 from liftpy_spark.sink.read_ahead import ReadAhead
-from liftpy_spark.sink.staging import load_section
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from liftpy_bucket.staging.section import RowChunk
     from liftpy_spark.sink.decision import Decision, Numbered
     from liftpy_spark.sink.place import StagingPlace
-    from liftpy_spark.sink.rows import RowChunk
     from liftpy_spark.sink.target import Target
 
 __all__ = ["Applied", "apply"]
@@ -205,7 +205,7 @@ class _Share:
         return not self._there.issuperset(numbers)
 
     async def _load(self, numbered: Numbered) -> list[RowChunk]:
-        return await asyncio.to_thread(load_section, self._place, numbered.section)
+        return await asyncio.to_thread(lambda: list(load_section(self._place, numbered.section)))
 
 
 async def _some(tasks: set[asyncio.Task[None]]) -> None:

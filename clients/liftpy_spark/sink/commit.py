@@ -13,22 +13,22 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from liftpy_bucket.errors import StoreError, TakenError
+from liftpy_bucket.errors import StagingDamagedError, StoreError, TakenError
 from liftpy_bucket.store.conditional import create_once
 from liftpy_client.elapsed import ElapsedClock
 from liftpy_spark.sink.accounts import Mark, mark_before, mark_of, settled_below
 from liftpy_spark.sink.applying import apply
 from liftpy_spark.sink.decision import Decision
-from liftpy_spark.sink.errors import BatchMismatchError, SinkModeError, StagingDamagedError, StagingDirectoryError
+from liftpy_spark.sink.errors import BatchMismatchError, SinkModeError, StagingDirectoryError
 from liftpy_spark.sink.staging import exists, place_of, remove_staged
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from liftpy_bucket.staging.section import Section
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_spark.sink.decision import SinkBatch
     from liftpy_spark.sink.place import StagingPlace
-    from liftpy_spark.sink.section import Section
     from liftpy_spark.sink.target import Target
 
 __all__ = ["BatchCommit", "StagedRows", "commit"]

@@ -13,7 +13,7 @@ import google_crc32c
 import numpy as np
 import pyarrow as pa
 
-from liftpy_spark.sink.columns import offsets_of
+from liftpy_envelope.binary_columns import offsets_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,10 +22,9 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from liftpy_spark.sink.directory import check_path, is_staged_key
-from liftpy_spark.sink.errors import StagingDamagedError
-from liftpy_spark.sink.place import STAGING
-from liftpy_spark.sink.section import Section
+from liftpy_bucket.errors import StagingDamagedError
+from liftpy_bucket.staging.section import STAGING, Section, is_staged_key
+from liftpy_spark.sink.directory import check_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -21,26 +21,24 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 from liftpy_bucket.errors import ObjectMissingError
+from liftpy_bucket.staging.section import STAGING, is_staged_key
 from liftpy_bucket.store.object_store import Entry
 from liftpy_log.storage.disk import OsDisk
 from liftpy_spark.options.values import OptionError
 from liftpy_spark.sink.errors import StagingDirectoryError
-from liftpy_spark.sink.place import STAGING, StagingPlace
+from liftpy_spark.sink.place import StagingPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
+    from liftpy_bucket.staging.section import Section
     from liftpy_log.storage.disk import Disk
-    from liftpy_spark.sink.section import Section
 
-__all__ = ["DirectoryPlace", "check_path", "is_staged_key", "prepare"]
+__all__ = ["DirectoryPlace", "check_path", "prepare"]
 
 _OPTION: Final = "stagingDirectory"
-_KEY: Final = re.compile(
-    rf"{STAGING}[0-9a-f]{{32}}/[A-Za-z0-9][A-Za-z0-9_.-]{{0,127}}/[0-9]{{20}}/[0-9]{{5,10}}-[0-9a-f]{{32}}\.arrows"
-)
 _MARKER: Final = re.compile(r"liftpy-staging-[0-9a-f]{32}")
 _PATH_BYTES_MAX: Final = 3_072  # with the name of a file, less than what Linux takes
 
@@ -56,15 +54,6 @@ def check_path(path: str) -> str:
     if ".." in path.split("/") or "\0" in path or len(os.fsencode(path)) > _PATH_BYTES_MAX:
         raise ValueError(f"{path!r:.200} is no plain path: it has '..' or a null byte, or is too long")
     return str(Path(path))
-
-
-def is_staged_key(key: str) -> bool:
-    """Whether tasks stage under such keys.
-
-    Raises:
-        TypeError: it is no text.
-    """
-    return _KEY.fullmatch(key) is not None
 
 
 class DirectoryPlace(StagingPlace):

@@ -11,7 +11,6 @@ __all__ = [
     "SinkModeError",
     "SinkRowError",
     "SinkSchemaError",
-    "StagingDamagedError",
     "StagingDirectoryError",
 ]
 
@@ -26,10 +25,6 @@ class SinkModeError(LiftError):
 
 class SinkRowError(LiftError):
     """A row can not become a record: too large, on a subject that the stream does not store, or alike."""
-
-
-class StagingDamagedError(LiftError):
-    """A staged object or file that a batch needs is gone, or not as it was written."""
 
 
 class StagingDirectoryError(StoreError):

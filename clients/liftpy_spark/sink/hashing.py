@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import google_crc32c
 import numpy as np
 
-from liftpy_spark.sink.columns import offsets_of
+from liftpy_envelope.binary_columns import offsets_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
     from typing import Any, TypeVar
 
+    from liftpy_bucket.staging.section import RowChunk
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_client.client import Lift
     from liftpy_client.connection.cluster import StreamPlace
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from liftpy_envelope.ack import AckPolicy
     from liftpy_envelope.batch import BatchHeader
     from liftpy_spark.options.connection import ConnectionOptions
-    from liftpy_spark.sink.rows import RowChunk
 
     T = TypeVar("T")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Protocol
 
+from liftpy_bucket.staging.source import BucketSource, SectionSource
 from liftpy_bucket.store.conditional import create_once
 
 if TYPE_CHECKING:
@@ -15,34 +16,12 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from liftpy_bucket.staging.section import Section
     from liftpy_bucket.store.object_store import Entry, ObjectStore
-    from liftpy_spark.sink.section import Section
 
-__all__ = ["STAGING", "BucketPlace", "SectionSource", "StagingPlace"]
+__all__ = ["BucketPlace", "StagingPlace"]
 
-STAGING: Final = "spark/staging/"
 _ROOM_BYTES_MIN: Final = 64 * 1024
-
-
-class SectionSource(Protocol):
-    """What staged rows are read from. Several threads use it at once; calls block.
-
-    Attributes:
-        loss: What to ask oneself when something that was staged there is gone.
-    """
-
-    loss: str
-
-    def read(self, key: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start` on; fewer only where there are no more.
-
-        Raises:
-            ObjectMissingError: there is nothing under this key.
-            StoreError: it can not be read.
-        """
-
-    def name(self, key: str) -> str:
-        """How people call what is staged under a key."""
 
 
 class StagingPlace(SectionSource, Protocol):
@@ -85,7 +64,7 @@ class StagingPlace(SectionSource, Protocol):
         """
 
 
-class BucketPlace(StagingPlace):
+class BucketPlace(BucketSource, StagingPlace):
     """The bucket that also has the decisions.
 
     Args:
@@ -93,10 +72,9 @@ class BucketPlace(StagingPlace):
     """
 
     directory = None
-    loss = f"who deletes below {STAGING} of the bucket?"
 
     def __init__(self, store: ObjectStore) -> None:
-        self._store = store
+        super().__init__(store)
         self._room = bytearray(_ROOM_BYTES_MIN)  # kept: to get and clear memory costs more than to copy the parts
 
     def create(self, key: str, parts: Iterable[pa.Buffer | bytes], nonce: str) -> None:
@@ -115,10 +93,6 @@ class BucketPlace(StagingPlace):
     def check(self, sections: Sequence[Section]) -> None:
         """A store shows an object to everybody as soon as it was written."""
 
-    def read(self, key: str, start: int, length: int) -> bytes:
-        """See `StagingPlace.read`."""
-        return self._store.get_range(key, start, length)
-
     def entries(self, prefix: str) -> Iterator[Entry]:
         """See `StagingPlace.entries`."""
         return self._store.list(prefix)
@@ -126,7 +100,3 @@ class BucketPlace(StagingPlace):
     def delete(self, keys: Sequence[str]) -> None:
         """See `StagingPlace.delete`."""
         self._store.delete(keys)
-
-    def name(self, key: str) -> str:
-        """See `StagingPlace.name`."""
-        return f"staged object {key}"

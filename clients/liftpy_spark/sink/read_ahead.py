@@ -10,12 +10,12 @@ from __future__ import annotations
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from liftpy_spark.sink.place import SectionSource
+from liftpy_bucket.staging.source import SectionSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from liftpy_spark.sink.section import Section
+    from liftpy_bucket.staging.section import Section
 
 __all__ = ["ReadAhead"]
 

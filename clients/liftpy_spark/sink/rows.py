@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from liftpy_bucket.staging.section import RowChunk
+from liftpy_envelope.binary_columns import lengths_of
 from liftpy_envelope.errors import SubjectInvalidError
 from liftpy_envelope.limits import ENVELOPE_RECORDS_MAX, KEY_BYTES_MAX
 from liftpy_envelope.subject import check_literal, matches
-from liftpy_spark.sink.columns import lengths_of
 from liftpy_spark.sink.errors import SinkRowError
 from liftpy_spark.sink.hashing import partitions_of
 from liftpy_spark.sink.headers import header_blocks
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from liftpy_spark.sink.contents import RowTally
 
-__all__ = ["Layout", "RowChunk", "flushes"]
+__all__ = ["Layout", "flushes"]
 
 CHUNK_BYTES: Final = 1024 * 1024  # each costs the node a write, a sync and an ack; NATS takes no more by default
 _TAKEN_BYTES: Final = 4 * CHUNK_BYTES  # are put in order at a time
@@ -59,14 +60,6 @@ class Layout:
     def chunk_bytes(self) -> int:
         """How large a chunk may be; only a single record may need more."""
         return min(CHUNK_BYTES, self.record_bytes_max)
-
-
-class RowChunk(NamedTuple):
-    """Records of one partition and subject: columns `value` and, where a record has one, `key` and `headers`."""
-
-    partition: int
-    subject: str
-    records: pa.RecordBatch
 
 
 def flushes(

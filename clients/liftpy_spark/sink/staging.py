@@ -14,27 +14,25 @@ from typing import TYPE_CHECKING, Final
 import google_crc32c
 
 from liftpy_bucket.errors import ObjectMissingError
+from liftpy_bucket.staging.section import STAGING, Section
+from liftpy_bucket.staging.section_format import encode_section
 from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.directory import DirectoryPlace
-from liftpy_spark.sink.errors import StagingDamagedError
-from liftpy_spark.sink.place import STAGING, BucketPlace
-from liftpy_spark.sink.section import Section
-from liftpy_spark.sink.section_format import decode_section, encode_section
+from liftpy_spark.sink.place import BucketPlace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     import pyarrow as pa
 
+    from liftpy_bucket.staging.section import RowChunk
     from liftpy_bucket.store.object_store import Entry, ObjectStore
-    from liftpy_spark.sink.place import SectionSource, StagingPlace
-    from liftpy_spark.sink.rows import RowChunk
+    from liftpy_spark.sink.place import StagingPlace
 
 __all__ = [
     "collect_staging",
     "directory_leftovers",
     "exists",
-    "load_section",
     "place_of",
     "remove_staged",
     "stage",
@@ -90,29 +88,6 @@ def _counted(chunks: Iterable[RowChunk], rows: list[int]) -> Iterator[RowChunk]:
     for chunk in chunks:
         rows.append(chunk.records.num_rows)
         yield chunk
-
-
-def load_section(place: SectionSource, section: Section) -> list[RowChunk]:
-    """Read the chunks of a section.
-
-    Raises:
-        StagingDamagedError: it is gone, or not as it was written.
-        StoreError: it can not be read now.
-    """
-    where = f"{place.name(section.key)}, {section.length} bytes from {section.start} on"
-    try:
-        body = place.read(section.key, section.start, section.length)
-    except ObjectMissingError:
-        raise StagingDamagedError(f"{where}: it is gone; {place.loss}") from None
-    if len(body) != section.length or google_crc32c.value(body) != section.crc:
-        raise StagingDamagedError(f"{where}: its checksum does not match")
-    try:
-        chunks = list(decode_section(body, section.partition))
-    except StagingDamagedError as error:
-        raise StagingDamagedError(f"{where}: {error}") from None
-    if len(chunks) != section.chunks:  # they are published under their numbers
-        raise StagingDamagedError(f"{where}: it has {len(chunks)} chunks, and {section.chunks} were decided")
-    return chunks
 
 
 def remove_staged(place: StagingPlace, batch: SinkBatch) -> None:

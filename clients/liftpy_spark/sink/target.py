@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from liftpy_spark.sink.rows import RowChunk
+    from liftpy_bucket.staging.section import RowChunk
 
 __all__ = ["ChunkRange", "ChunkScan", "Target"]
 

@@ -27,12 +27,11 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from liftpy_bucket.staging.section import RowChunk, Section
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_spark.sink.decision import SinkBatch
     from liftpy_spark.sink.place import StagingPlace
     from liftpy_spark.sink.plan import SinkPlan
-    from liftpy_spark.sink.rows import RowChunk
-    from liftpy_spark.sink.section import Section
     from liftpy_spark.sink.target import Target
 
 __all__ = ["TaskCommit", "abort_rows", "commit_rows", "publish_rows", "stage_rows"]

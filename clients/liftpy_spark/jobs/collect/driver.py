@@ -19,6 +19,7 @@ from uuid import uuid4
 from liftpy_bucket.errors import BucketVersionError, ManifestCorruptError
 from liftpy_bucket.manifest.json import Fields, Row
 from liftpy_bucket.manifest.root.file import RootFile
+from liftpy_bucket.staging.section import STAGING
 from liftpy_spark.jobs.access import store_of
 from liftpy_spark.jobs.bins import bins_of
 from liftpy_spark.jobs.collect.task import (
@@ -35,7 +36,6 @@ from liftpy_spark.jobs.collect.task import (
 )
 from liftpy_spark.jobs.tasks import JobFailedError, run_tasks
 from liftpy_spark.sink.decision import COMMITS
-from liftpy_spark.sink.place import STAGING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,11 +10,12 @@ from itertools import count
 
 import pytest
 
+from liftpy_bucket.errors import StagingDamagedError
 from liftpy_client.errors import PublishTimeoutError
 from liftpy_spark.jobs.collect.directory import collect_directory
 from liftpy_spark.sink.accounts import forget, forget_idle, settled_below
 from liftpy_spark.sink.decision import SinkBatch
-from liftpy_spark.sink.errors import BatchMismatchError, CommitUnclearError, StagingDamagedError
+from liftpy_spark.sink.errors import BatchMismatchError, CommitUnclearError
 from liftpy_spark.sink.staging import collect_staging
 from support.fault_store import Crash
 from support.sink_kit import WINDOW_S, SinkWorld, Target, batch_of, lose_ack

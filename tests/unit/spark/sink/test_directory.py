@@ -15,17 +15,17 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from liftpy_bucket.errors import ObjectMissingError
+from liftpy_bucket.errors import ObjectMissingError, StagingDamagedError
+from liftpy_bucket.staging.section import RowChunk, Section
+from liftpy_bucket.staging.source import load_section
 from liftpy_spark.jobs.collect.directory import collect_directory
 from liftpy_spark.options.values import OptionError
 from liftpy_spark.sink import directory as sink_directory
 from liftpy_spark.sink import writing
 from liftpy_spark.sink.decision import Decision, SinkBatch
 from liftpy_spark.sink.directory import DirectoryPlace, check_path, prepare
-from liftpy_spark.sink.errors import SinkRowError, StagingDamagedError, StagingDirectoryError
-from liftpy_spark.sink.rows import RowChunk
-from liftpy_spark.sink.section import Section
-from liftpy_spark.sink.staging import load_section, stage
+from liftpy_spark.sink.errors import SinkRowError, StagingDirectoryError
+from liftpy_spark.sink.staging import stage
 from liftpy_spark.sink.writing import stage_rows
 from support.fault_store import Crash
 from support.simdisk import ROOT, Order, SimDisk
@@ -64,7 +64,7 @@ def test_what_a_task_has_staged_is_there_after_the_power_went(order):
         disk = SimDisk()
         section = staged_in(DirectoryPlace(str(ROOT), disk))
         after = DirectoryPlace(str(ROOT), disk.crash(random.Random(seed), order))
-        assert load_section(after, section) == [CHUNK]
+        assert list(load_section(after, section)) == [CHUNK]
 
 
 def test_what_is_not_synced_is_not_told_as_staged():
@@ -91,7 +91,7 @@ def test_files_are_told_by_their_names(tmp_path):
     place.delete([first.key, first.key])
     with pytest.raises(ObjectMissingError):
         place.read(first.key, 0, 1)
-    assert load_section(place, second) == [CHUNK]
+    assert list(load_section(place, second)) == [CHUNK]
     assert {*FOREIGN, link.name} < set(names(tmp_path))
 
 
@@ -122,13 +122,13 @@ def test_damage_and_loss_are_told_with_the_file(tmp_path):
     for damaged in (body[:-1], body[:5] + b"#" + body[6:], b""):
         path.write_bytes(damaged)
         with pytest.raises(StagingDamagedError, match=f"staged file {re.escape(str(path))}.*checksum does not match"):
-            load_section(place, section)
+            list(load_section(place, section))
     path.unlink()
     with pytest.raises(StagingDamagedError, match=f"{re.escape(str(path))}.* it is gone; is its directory mounted"):
-        load_section(place, section)
+        list(load_section(place, section))
     path.mkdir()
     with pytest.raises(StagingDirectoryError, match="Is a directory"):
-        load_section(place, section)
+        list(load_section(place, section))
 
 
 # Which directory it is.

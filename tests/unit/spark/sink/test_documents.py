@@ -10,16 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import ArrayType, BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
+from liftpy_bucket.errors import StagingDamagedError
+from liftpy_bucket.staging.section import RowChunk, Section
+from liftpy_bucket.staging.source import load_section
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_spark.options.values import OptionError
 from liftpy_spark.sink.decision import Decision
-from liftpy_spark.sink.errors import SinkSchemaError, StagingDamagedError
+from liftpy_spark.sink.errors import SinkSchemaError
 from liftpy_spark.sink.options import Delivery, SinkOptions
 from liftpy_spark.sink.place import BucketPlace
-from liftpy_spark.sink.rows import RowChunk
 from liftpy_spark.sink.schema import check_columns
-from liftpy_spark.sink.section import Section
-from liftpy_spark.sink.staging import load_section, stage
+from liftpy_spark.sink.staging import stage
 from support.sink_kit import batch_of
 
 NUMBER = st.integers(0, 2**62)
@@ -98,7 +99,7 @@ def test_a_section_with_other_chunks_than_were_decided():
     store = MemoryStore()
     (section,) = stage(BucketPlace(store), "key", [RowChunk(0, "s.x", pa.record_batch({"value": [b"v"]}))], "nonce")
     with pytest.raises(StagingDamagedError, match=r"staged object key, .* it has 1 chunks, and 2 were decided"):
-        load_section(BucketPlace(store), section._replace(chunks=2))
+        list(load_section(BucketPlace(store), section._replace(chunks=2)))
 
 
 def read(streaming=False, **options):

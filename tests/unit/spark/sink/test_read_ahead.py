@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from liftpy_bucket.staging.section import Section
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_spark.sink.place import BucketPlace
 from liftpy_spark.sink.read_ahead import ReadAhead
-from liftpy_spark.sink.section import Section
 from support.fault_store import FaultStore
 from support.sink_kit import SinkWorld, Target, batch_of
 

@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from liftpy_bucket.errors import StagingDamagedError
+from liftpy_bucket.staging.section import RowChunk
+from liftpy_bucket.staging.section_format import decode_section, encode_section
+from liftpy_bucket.staging.source import load_section
 from liftpy_bucket.store.memory import MemoryStore
-from liftpy_spark.sink.errors import StagingDamagedError
 from liftpy_spark.sink.place import BucketPlace
-from liftpy_spark.sink.rows import RowChunk
-from liftpy_spark.sink.section_format import decode_section, encode_section
-from liftpy_spark.sink.staging import load_section, stage
+from liftpy_spark.sink.staging import stage
 from support.examples import examples
 
 VALUES = st.none() | st.binary(max_size=20) | st.integers(0, 70_000).map(bytes)
@@ -105,4 +106,4 @@ def test_a_section_that_breaks_off_is_told_with_its_object(size):
     store.create("other", body, "nonce")
     damaged = section._replace(key="other", length=size, crc=google_crc32c.value(body))
     with pytest.raises(StagingDamagedError, match=f"staged object other, {size} bytes from 0 on: it "):
-        load_section(BucketPlace(store), damaged)
+        list(load_section(BucketPlace(store), damaged))

@@ -20,10 +20,10 @@ import msgpack
 import numpy as np
 import pyarrow as pa
 
+from liftpy_bucket.errors import StagingDamagedError
+from liftpy_bucket.staging.section import RowChunk
+from liftpy_envelope.binary_columns import offsets_of
 from liftpy_envelope.unpacking import OWN_FILE, unpack
-from liftpy_spark.sink.columns import offsets_of
-from liftpy_spark.sink.errors import StagingDamagedError
-from liftpy_spark.sink.rows import RowChunk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
