@@ -4,7 +4,8 @@
 
 `header_length` is where the body begins: 8, or 12 with a checksum, which is taken over version, flags, kind,
 header_length and body. Kind 0 is one message, its body a msgpack map. Kind 1 is a batch: a msgpack map followed by
-one Arrow IPC record batch with binary columns out of key, headers and value.
+one Arrow IPC record batch with binary columns out of key, headers and value. Kind 2 is a batch that is not here: its
+body is a msgpack map that says where in the bucket of the nodes its records are staged.
 
 The cookie, and flags that agree with `header_length`, are what an envelope is known by: whatever begins so and can not
 be read is a publisher's mistake and is refused, as its key and options would be lost if it were stored as it is. Any
@@ -14,7 +15,7 @@ other payload that begins with the cookie does so by chance.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import google_crc32c
 import msgpack
@@ -32,6 +33,7 @@ from liftpy_envelope.limits import (
     ENVELOPE_HEADERS_MAX,
     ENVELOPE_RECORDS_MAX,
     MESSAGE_ID_BYTES_MAX,
+    NAME_LENGTH_MAX,
     NATS_PAYLOAD_BYTES_MAX,
 )
 from liftpy_envelope.unpacking import Bounds, UnpackError, unpack_first
@@ -43,9 +45,12 @@ __all__ = [
     "COOKIE",
     "BatchEnvelope",
     "MessageEnvelope",
+    "StagedEnvelope",
+    "StagedSection",
     "decode_envelope",
     "encode_batch",
     "encode_message_envelope",
+    "encode_staged",
 ]
 
 COOKIE: Final = b"\xc1LPY"  # 0xC1 begins neither UTF-8 text nor msgpack
@@ -53,6 +58,7 @@ VERSION: Final = 1
 FLAG_CRC: Final = 1
 KIND_MESSAGE: Final = 0
 KIND_BATCH: Final = 1
+KIND_STAGED: Final = 2
 
 _FIXED: Final = 8
 _WITH_CRC: Final = 12
@@ -66,6 +72,7 @@ _MESSAGE_BOUNDS: Final = Bounds(
 )
 _BATCH_BOUNDS: Final = Bounds(items=64, length=32, text_bytes=1_024, binary_bytes=1_024, depth=1)
 _BATCH_COLUMNS: Final = Column.KEY | Column.HEADERS | Column.VALUE
+_STAGED_KEY_BYTES_MAX: Final = 512
 _TYPES: Final[dict[type, str]] = {bytes: "bin", dict: "map", list: "array"}
 _COLUMN_BITS: Final = {"key": Column.KEY, "headers": Column.HEADERS, "value": Column.VALUE}
 
@@ -101,6 +108,44 @@ class BatchEnvelope:
     partition: int | None
     options: PublishOptions
     producer_epoch: int = 0
+
+
+class StagedSection(NamedTuple):
+    """Chunks of rows that stand together in the bucket.
+
+    Attributes:
+        key: Key of the object.
+        start: Where they begin in it, bytes.
+        length: Length of all of them, bytes.
+        chunks: How many there are.
+        crc: CRC-32C of their bytes.
+    """
+
+    key: str
+    start: int
+    length: int
+    chunks: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedEnvelope:
+    """Kind 2: a batch whose records the leader reads from the bucket.
+
+    Attributes:
+        section: Where its records are.
+        chunk: Which of the chunks there it is, from 0 on.
+        producer_id: As in `BatchEnvelope`; there always is one.
+        producer_sequence: As in `BatchEnvelope`.
+        partition: As in `BatchEnvelope`.
+    """
+
+    section: StagedSection
+    chunk: int
+    producer_id: bytes
+    producer_sequence: int
+    partition: int | None
+    options: PublishOptions
 
 
 def encode_message_envelope(
@@ -175,6 +220,39 @@ def encode_batch(
     return _seal(KIND_BATCH, header, *encode_message(count, [column_buffers(array) for array in arrays]))
 
 
+def encode_staged(
+    section: StagedSection,
+    chunk: int,
+    *,
+    stream: str,
+    producer_id: bytes,
+    producer_sequence: int,
+    ack_inbox: str | None = None,
+    ack_policy: AckPolicy | None = None,
+    partition: int | None = None,
+) -> bytes:
+    """Encode a kind 2 envelope.
+
+    Args:
+        section: Where the records are.
+        chunk: Which of the chunks there it is.
+        stream: The only stream that is to store it.
+        producer_id: As for `encode_batch`.
+        producer_sequence: As for `encode_batch`.
+        ack_inbox: As for `encode_batch`.
+        ack_policy: As for `encode_batch`.
+        partition: As for `encode_batch`.
+    """
+    fields = section._asdict() | {
+        "chunk": chunk,
+        "stream": stream,
+        "producer_id": producer_id,
+        "producer_sequence": producer_sequence,
+        "partition": partition,
+    }
+    return _seal(KIND_STAGED, _pack(fields, ack_inbox, ack_policy, None, None))
+
+
 def _pack(
     fields: dict[str, Any],
     ack_inbox: str | None,
@@ -199,7 +277,7 @@ def _seal(kind: int, *body: bytes | pa.Buffer) -> bytes:
     return b"".join((COOKIE, fixed, crc.to_bytes(4, "little"), *body))
 
 
-def decode_envelope(payload: bytes) -> MessageEnvelope | BatchEnvelope | None:
+def decode_envelope(payload: bytes) -> MessageEnvelope | BatchEnvelope | StagedEnvelope | None:
     """Open an envelope.
 
     Args:
@@ -224,23 +302,23 @@ def decode_envelope(payload: bytes) -> MessageEnvelope | BatchEnvelope | None:
     return _decode_body(kind, payload, header_length)
 
 
-def _decode_body(kind: int, payload: bytes, start: int) -> MessageEnvelope | BatchEnvelope:
+def _decode_body(kind: int, payload: bytes, start: int) -> MessageEnvelope | BatchEnvelope | StagedEnvelope:
     # The unpacker copies what it is fed; the records of a batch need not go through it.
     view = memoryview(payload)[start : start + _BATCH_FIELDS_BYTES_MAX if kind == KIND_BATCH else None]
     try:
-        fields, size = unpack_first(view, _BATCH_BOUNDS if kind == KIND_BATCH else _MESSAGE_BOUNDS)
+        fields, size = unpack_first(view, _MESSAGE_BOUNDS if kind == KIND_MESSAGE else _BATCH_BOUNDS)
     except UnpackError as error:
         raise EnvelopeError(f"the envelope's body can not be read: {error}") from error
     if not isinstance(fields, dict):
         raise EnvelopeError("the envelope's body is not a msgpack map")
     end = start + size
-    if kind == KIND_MESSAGE:
-        if end != len(payload):
-            raise EnvelopeError(f"{len(payload) - end} bytes follow the envelope's body")
-        return _decode_message(_Fields(fields))
     if kind == KIND_BATCH:
         return _decode_batch(_Fields(fields), memoryview(payload)[end:])
-    raise EnvelopeError(f"envelope kind {kind} is not known here")
+    if kind not in {KIND_MESSAGE, KIND_STAGED}:
+        raise EnvelopeError(f"envelope kind {kind} is not known here")
+    if end != len(payload):
+        raise EnvelopeError(f"{len(payload) - end} bytes follow the envelope's body")
+    return _decode_message(_Fields(fields)) if kind == KIND_MESSAGE else _decode_staged(_Fields(fields))
 
 
 def _told(kind: type) -> str:
@@ -284,6 +362,33 @@ class _Fields:
             expected_offset=expected,
         )
 
+    def producer(self) -> tuple[bytes | None, int | None]:
+        producer_id = self.take("producer_id", bytes, 16)
+        sequence = self.take("producer_sequence", int)
+        if producer_id is not None and (len(producer_id) != 16 or producer_id == bytes(16)):
+            raise EnvelopeError("producer_id is 16 bytes that are not all zero")
+        if (producer_id is None) != (sequence is None) or (sequence is not None and not 0 <= sequence < 2**63):
+            raise EnvelopeError("an idempotent batch has a producer_id and a producer_sequence from 0 on")
+        return producer_id, sequence
+
+    def partition(self) -> int | None:
+        partition: int | None = self.take("partition", int)
+        if partition is not None and partition < 0:
+            raise EnvelopeError(f"partition {partition} is not a partition (a whole number from 0 on)")
+        return partition
+
+    def number(self, name: str, below: int) -> int:
+        number = self.take(name, int)
+        if number is None or not 0 <= number < below:
+            raise EnvelopeError(f"field {name} is a whole number from 0 on below {below}, not {number}")
+        return int(number)
+
+    def text(self, name: str, bytes_max: int) -> str:
+        text = self.take(name, str, bytes_max)
+        if not text:
+            raise EnvelopeError(f"field {name} is missing")
+        return str(text)
+
     def end(self) -> None:
         if self._fields:
             raise EnvelopeError(f"unknown fields: {', '.join(sorted(map(repr, self._fields)))[:200]}")
@@ -310,23 +415,16 @@ def _header_block(headers: dict[Any, Any]) -> bytes:
 
 def _decode_batch(fields: _Fields, message: memoryview) -> BatchEnvelope:
     options = fields.options()
-    producer_id = fields.take("producer_id", bytes, 16)
-    sequence = fields.take("producer_sequence", int)
+    producer_id, sequence = fields.producer()
     epoch = fields.take("producer_epoch", int)
     count = fields.take("count", int)
     bitmap = fields.take("columns", int)
-    partition = fields.take("partition", int)
+    partition = fields.partition()
     fields.end()
-    if producer_id is not None and (len(producer_id) != 16 or producer_id == bytes(16)):
-        raise EnvelopeError("producer_id is 16 bytes that are not all zero")
-    if (producer_id is None) != (sequence is None) or (sequence is not None and not 0 <= sequence < 2**63):
-        raise EnvelopeError("an idempotent batch has a producer_id and a producer_sequence from 0 on")
     if epoch is not None and (producer_id is None or not 0 < epoch < 2**31):
         raise EnvelopeError("an ordered producer has a producer_id and a producer_epoch from 1 on, below 2^31")
     if count is None or not 0 < count <= ENVELOPE_RECORDS_MAX:
         raise EnvelopeError(f"count is between 1 and {ENVELOPE_RECORDS_MAX}, not {count}")
-    if partition is not None and partition < 0:
-        raise EnvelopeError(f"partition {partition} is not a partition (a whole number from 0 on)")
     columns = _BATCH_COLUMNS if bitmap is None else bitmap
     if columns & ~_BATCH_COLUMNS or not columns & Column.VALUE:
         raise EnvelopeError("a batch has the columns value and, where wanted, key and headers; no others")
@@ -341,3 +439,22 @@ def _decode_batch(fields: _Fields, message: memoryview) -> BatchEnvelope:
         options,
         epoch or 0,
     )
+
+
+def _decode_staged(fields: _Fields) -> StagedEnvelope:
+    options = fields.options()
+    options.expected_stream = fields.text("stream", NAME_LENGTH_MAX).encode()
+    section = StagedSection(
+        fields.text("key", _STAGED_KEY_BYTES_MAX),
+        fields.number("start", 2**63),
+        fields.number("length", 2**63),
+        fields.number("chunks", 2**31),
+        fields.number("crc", 2**32),
+    )
+    chunk = fields.number("chunk", section.chunks)
+    producer_id, sequence = fields.producer()
+    partition = fields.partition()
+    fields.end()
+    if producer_id is None or sequence is None:
+        raise EnvelopeError("a batch that is staged has a producer_id and a producer_sequence")
+    return StagedEnvelope(section, chunk, producer_id, sequence, partition, options)

@@ -93,6 +93,7 @@ class AckErrorCode(IntEnum):
     OUTCOME_UNKNOWN = 20006
     PARTITION_OFFLINE = 20007
     TOO_MANY_PRODUCERS = 20008
+    STAGED_UNREADABLE = 20009
 
     @property
     def http_status(self) -> int:
@@ -112,6 +113,7 @@ _OURS = frozenset(
         AckErrorCode.PAUSED,
         AckErrorCode.OUTCOME_UNKNOWN,
         AckErrorCode.PARTITION_OFFLINE,
+        AckErrorCode.STAGED_UNREADABLE,
     }
 )
 

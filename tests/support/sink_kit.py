@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from liftpy_bucket.errors import StagingDamagedError
 from liftpy_bucket.staging.section import STAGING
+from liftpy_bucket.staging.source import BucketSource, load_section
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_client.errors import PublishTimeoutError
 from liftpy_spark.sink.commit import StagedRows, commit
@@ -57,15 +59,25 @@ class SinkWorld:
         partitions: of the stream.
         record_bytes_max: what makes chunks small: each holds a few records.
         directory: where rows are staged; None: in the bucket.
+        leaders_read: whether leaders read what is staged in the bucket.
 
     Attributes:
         at: by number of an effect, what happens before it.
         after_publication: by number of a publication, what happens when the node has it.
         after: likewise, when it has been done, before its answer.
+        unread: by number, references that leaders do not follow.
+        read_unheard: by number, references that leaders follow, and nobody hears of it.
         late: publications that are on their way, and arrive when somebody lets them.
     """
 
-    def __init__(self, partitions: int = 2, record_bytes_max: int = 200, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        partitions: int = 2,
+        record_bytes_max: int = 200,
+        directory: Path | None = None,
+        *,
+        leaders_read: bool = False,
+    ) -> None:
         self.directory = directory
         self.layout = layout_of(partitions, record_bytes_max=record_bytes_max)
         self.memory = MemoryStore()
@@ -82,6 +94,10 @@ class SinkWorld:
         self.publications = 0
         self.doubt = ""
         self.strict = True
+        self.leaders_read = leaders_read
+        self.references = 0
+        self.unread: set[int] = set()
+        self.read_unheard: set[int] = set()
         self._nonces = count()
 
     def clock(self) -> float:
@@ -231,6 +247,21 @@ class Target:
         await asyncio.sleep(0)
         self.world.done(number)
         return place
+
+    def refers(self, section):
+        return self.world.leaders_read
+
+    async def refer(self, section, chunk, producer_id, sequence):
+        self.world.references += 1
+        nth = self.world.references
+        if nth in self.world.unread:
+            return None
+        try:
+            found = list(load_section(BucketSource(self.world.memory), section))
+        except StagingDamagedError:
+            return None
+        place = await self.publish(found[chunk], producer_id, sequence)
+        return None if nth in self.world.read_unheard else place
 
     async def look(self, partition, start, producer_id, stop=None):
         self.world.looks += 1

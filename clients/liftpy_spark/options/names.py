@@ -46,6 +46,7 @@ SINK_OPTIONS: Final = (
     "txnVersion",
     "stagingBytes",
     "stagingDirectory",
+    "stagedReader",
     "failOnMismatch",
 )
 """Of writing."""

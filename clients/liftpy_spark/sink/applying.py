@@ -10,16 +10,18 @@ has done its work.
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_bucket.staging.source import load_section
 from liftpy_spark.sink.errors import CommitUnclearError
 from liftpy_spark.sink.read_ahead import ReadAhead
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
-    from liftpy_bucket.staging.section import RowChunk
+    from liftpy_bucket.staging.section import RowChunk, Section
     from liftpy_spark.sink.decision import Decision, Numbered
     from liftpy_spark.sink.place import StagingPlace
     from liftpy_spark.sink.target import Target
@@ -72,7 +74,7 @@ async def apply(
 
     async def apply_share(partition: int) -> _Share:
         async with room:
-            share = _Share(decision, partition, ahead, target, clock)
+            share = _Share(decision, partition, ahead, target, clock, is_in_bucket=place.directory is None)
             await share.apply(since_s)
             return share
 
@@ -108,7 +110,14 @@ class _Share:
     """
 
     def __init__(
-        self, decision: Decision, partition: int, place: ReadAhead, target: Target, clock: Callable[[], float]
+        self,
+        decision: Decision,
+        partition: int,
+        place: ReadAhead,
+        target: Target,
+        clock: Callable[[], float],
+        *,
+        is_in_bucket: bool,
     ) -> None:
         self._decision = decision
         self.partition = partition
@@ -116,6 +125,7 @@ class _Share:
         self.reached = decision.ends[partition]
         self.epoch = 0
         self._place = place
+        self._is_in_bucket = is_in_bucket
         self._target = target
         self._clock = clock
         self._producer_id = decision.batch.producer_id(partition)
@@ -128,20 +138,32 @@ class _Share:
     async def apply(self, since_s: float | None) -> None:
         self._looked_s = since_s
         in_flight: set[asyncio.Task[None]] = set()
+        loading: set[asyncio.Task[Any]] = set()
         try:
             await self._look_again()  # what is there already need not be loaded
-            async for number, chunk in self._chunks():
-                if number in self._there:
-                    continue
-                if len(in_flight) >= _CHUNKS_IN_FLIGHT:
-                    await _some(in_flight)
-                in_flight.add(asyncio.create_task(self._publish(number, chunk)))
+            loads = deque(
+                _Load(self._place, numbered, loading)
+                for numbered in self._decision.share(self.partition)
+                if self._is_wanted(numbered)
+            )
+            while loads:
+                load = loads.popleft()
+                for each in (load, *islice(loads, 1)):  # the next one is on its way while this one is published
+                    if not self._refers(each.section):
+                        each.begin()
+                for chunk in range(load.section.chunks):
+                    if load.first_chunk + chunk in self._there:
+                        continue
+                    if len(in_flight) >= _CHUNKS_IN_FLIGHT:
+                        await _some(in_flight)
+                    in_flight.add(asyncio.create_task(self._publish(load, chunk)))
             while in_flight:
                 await _some(in_flight)
         finally:
-            for task in in_flight:
+            left = in_flight | loading
+            for task in left:
                 task.cancel()
-            await asyncio.gather(*in_flight, return_exceptions=True)
+            await asyncio.gather(*left, return_exceptions=True)
 
     async def _look_again(self) -> None:
         """Look at the log, when the last look is too old; whoever comes meanwhile waits for it."""
@@ -170,42 +192,81 @@ class _Share:
                 f"{batch.done_key} in the bucket to have the batch count as written, or begin with a new checkpoint"
             )
 
-    async def _publish(self, number: int, chunk: RowChunk) -> None:
-        await self._look_again()
-        if number in self._there:
-            return
-        self._check_clear(number)
-        place = await self._target.publish(chunk, self._producer_id, number)
+    async def _publish(self, load: _Load, chunk: int) -> None:
+        number = load.first_chunk + chunk
+        place = None
+        if self._refers(load.section):
+            if not await self._is_missing(number):
+                return
+            place = await self._target.refer(load.section, chunk, self._producer_id, number)
+        if place is None:
+            rows = await load.chunk(chunk)
+            if not await self._is_missing(number):
+                return
+            place = await self._target.publish(rows, self._producer_id, number)
         self.published += 1
         self._there.add(number)
         self._reach(place.end, place.epoch)
         if place.start == self._end:
             self._end = place.end  # nobody else wrote in between: there is nothing to look at
 
-    async def _chunks(self) -> AsyncIterator[tuple[int, RowChunk]]:
-        """The chunks with their numbers, while the next section is on its way."""
-        share = [each for each in self._decision.share(self.partition) if self._is_wanted(each)]
-        loading = None if not share else asyncio.create_task(self._load(share[0]))
-        try:
-            for place, numbered in enumerate(share):
-                assert loading is not None, "a section is loaded while the one before is used"
-                chunks = await loading
-                loading = None
-                if place + 1 < len(share):
-                    loading = asyncio.create_task(self._load(share[place + 1]))
-                for number, chunk in enumerate(chunks, numbered.first_chunk):
-                    yield number, chunk
-        finally:
-            if loading is not None:
-                loading.cancel()
-                await asyncio.gather(loading, return_exceptions=True)
+    async def _is_missing(self, number: int) -> bool:
+        """Whether a chunk is to be published: by a look at the log that is not too old."""
+        await self._look_again()
+        if number in self._there:
+            return False
+        self._check_clear(number)
+        return True
+
+    def _refers(self, section: Section) -> bool:
+        return self._is_in_bucket and self._target.refers(section)
 
     def _is_wanted(self, numbered: Numbered) -> bool:
         numbers = range(numbered.first_chunk, numbered.first_chunk + numbered.section.chunks)
         return not self._there.issuperset(numbers)
 
-    async def _load(self, numbered: Numbered) -> list[RowChunk]:
-        return await asyncio.to_thread(lambda: list(load_section(self._place, numbered.section)))
+
+class _Load:
+    """The chunks of a section: read when the first of them is wanted.
+
+    Args:
+        place: Where they are.
+        numbered: The section.
+        loading: Tasks that are at it, of this one and of others.
+    """
+
+    def __init__(self, place: ReadAhead, numbered: Numbered, loading: set[asyncio.Task[Any]]) -> None:
+        self.section, self.first_chunk = numbered
+        self._place = place
+        self._loading = loading
+        self._chunks: asyncio.Task[list[RowChunk]] | None = None
+
+    def begin(self) -> None:
+        """Begin to read them."""
+        self._begun()
+
+    async def chunk(self, number: int) -> RowChunk:
+        """One of them.
+
+        Raises:
+            StagingDamagedError, StoreError: as `load_section` has it.
+        """
+        return (await asyncio.shield(self._begun()))[number]
+
+    def _begun(self) -> asyncio.Task[list[RowChunk]]:
+        if self._chunks is None:
+            self._chunks = asyncio.create_task(self._read())
+            self._loading.add(self._chunks)
+            self._chunks.add_done_callback(self._done)
+        return self._chunks
+
+    def _done(self, task: asyncio.Task[list[RowChunk]]) -> None:
+        self._loading.discard(task)
+        if not task.cancelled():
+            task.exception()  # seen, if nobody waits for it
+
+    async def _read(self) -> list[RowChunk]:
+        return await asyncio.to_thread(lambda: list(load_section(self._place, self.section)))
 
 
 async def _some(tasks: set[asyncio.Task[None]]) -> None:

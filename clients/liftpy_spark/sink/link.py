@@ -31,13 +31,14 @@ from liftpy_client.sync.background import BackgroundLoop
 from liftpy_spark.connections import nats_failure
 from liftpy_spark.sink.bucket_look import look_in_bucket
 from liftpy_spark.sink.log_scan import LogScan
+from liftpy_spark.sink.referring import Referring
 from liftpy_spark.sink.target import ChunkRange, ChunkScan, Target
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping
     from typing import Any, TypeVar
 
-    from liftpy_bucket.staging.section import RowChunk
+    from liftpy_bucket.staging.section import RowChunk, Section
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_client.client import Lift
     from liftpy_client.connection.cluster import StreamPlace
@@ -86,12 +87,18 @@ class SinkLink:
         return self._loop.run(coroutine)
 
     def target(
-        self, stream: str, uuid: str, window_s: float, ack_policy: AckPolicy | None, store: ObjectStore | None = None
+        self,
+        stream: str,
+        uuid: str,
+        window_s: float,
+        ack_policy: AckPolicy | None,
+        store: ObjectStore | None = None,
+        subject: str | None = None,
     ) -> StreamTarget:
         """A stream to write to; see `StreamTarget`."""
 
         def make() -> StreamTarget:
-            return StreamTarget(self._lift, self._options, stream, uuid, window_s, ack_policy, store)
+            return StreamTarget(self._lift, self._options, stream, uuid, window_s, ack_policy, store, subject)
 
         return self._loop.call(make)
 
@@ -146,6 +153,7 @@ class StreamTarget(Target):
         window_s: Time for which the stream's nodes know ids, seconds.
         ack_policy: When a chunk counts as published; None leaves it to the stream.
         store: The bucket of the nodes; None where nobody looks for chunks, or only in logs.
+        subject: Subject of all rows that leaders are to read from the bucket; None has them read none.
     """
 
     def __init__(
@@ -157,6 +165,7 @@ class StreamTarget(Target):
         window_s: float,
         ack_policy: AckPolicy | None,
         store: ObjectStore | None = None,
+        subject: str | None = None,
     ) -> None:
         self.look_age_max_s = window_s * _SHARE_OF_WINDOW
         self.settle_s = _SETTLE_S
@@ -171,6 +180,9 @@ class StreamTarget(Target):
             delivery_timeout_s=min(self.look_age_max_s, _DELIVERY_S_MAX) if window_s else _DELIVERY_S_MAX,
             ack_policy=ack_policy,
         )
+        self._referring = Referring(self._resender, self._options, stream)
+        self._subject = subject
+        self._is_alone = False  # the stream, as far as is known, with this subject
         self._routes: dict[str, Route] = {}
         self._epochs: dict[int, int] = {}  # of the leaders that were asked for the ends
 
@@ -197,19 +209,40 @@ class StreamTarget(Target):
 
     async def publish(self, chunk: RowChunk, producer_id: bytes, sequence: int) -> ChunkRange:
         """Publish a chunk, and wait until it is acknowledged; see `Target`."""
-        route = self._routes.get(chunk.subject)
-        if route is None:
-            await self._inbox.open()
-            route = await find_route(self._session.cluster, chunk.subject, self._stream)
-            if len(self._routes) >= _ROUTES_MAX:
-                self._routes.clear()
-            self._routes[chunk.subject] = route
+        route = await self._route(chunk.subject)
         partition = None if route.config.partitions == 1 else chunk.partition
         batch = OutgoingBatch(route, partition, asyncio.get_running_loop().create_future(), 0)
         batch.take(pa.Table.from_batches([chunk.records]))
         delivery = BatchDelivery(self._resender, self._options, self._stream, producer_id)
         ack = await delivery.deliver(batch, sequence)
         return ChunkRange(ack.offset + 1 - chunk.records.num_rows, ack.offset + 1, ack.epoch)
+
+    async def _route(self, subject: str) -> Route:
+        route = self._routes.get(subject)
+        if route is None:
+            await self._inbox.open()
+            route = await find_route(self._session.cluster, subject, self._stream)
+            if len(self._routes) >= _ROUTES_MAX:
+                self._routes.clear()
+            self._routes[subject] = route
+        return route
+
+    def refers(self, section: Section) -> bool:
+        """See `Target`."""
+        return self._subject is not None and self._referring.suits(section)
+
+    async def refer(self, section: Section, chunk: int, producer_id: bytes, sequence: int) -> ChunkRange | None:
+        """See `Target`."""
+        assert self._subject is not None, "it refers to nothing without one"
+        if not self._is_alone:
+            streams = await self._session.cluster.storing(self._subject, fresh=True)
+            self._is_alone = len(streams) == 1
+            self._referring.is_on &= self._is_alone  # another stream would not get the rows
+            if not self._is_alone:
+                return None
+        route = await self._route(self._subject)
+        ack = await self._referring.deliver(route, section, chunk, producer_id, sequence)
+        return None if ack is None else ChunkRange(ack.offset + 1 - ack.count, ack.offset + 1, ack.epoch)
 
     async def look(self, partition: int, start: int, producer_id: bytes, stop: int | None = None) -> ChunkScan:
         """Read the ids of batches, in the bucket and then in the log; see `Target`."""

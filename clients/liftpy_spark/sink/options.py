@@ -23,6 +23,8 @@ __all__ = ["Delivery", "SinkOptions"]
 _OF_SPARK: Final = ("checkpointLocation", "queryName", "truncate", "numRows")
 """What Spark hands over of its own."""
 _APPLICATION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_LEADER: Final = "leader"
+_DRIVER: Final = "driver"
 _STAGING_BYTES: Final = 32 * 1024 * 1024
 _STAGING_BYTES_MIN: Final = 64 * 1024
 _STAGING_BYTES_MAX: Final = 1024 * 1024 * 1024
@@ -49,6 +51,7 @@ class SinkOptions:
         version: Number of the batch among the application's; of a batch alone.
         staging_bytes: About how many bytes of rows a task holds, and stages in one object.
         staging_directory: Where driver and tasks stage rows, an absolute path; None for the bucket.
+        leaders_read: Whether leaders read rows from the bucket where they can, and the driver publishes the rest only.
         fail_on_mismatch: Whether it is an error that a batch, or what was written of it, is not what it was before.
     """
 
@@ -60,6 +63,7 @@ class SinkOptions:
     version: int | None = None
     staging_bytes: int = _STAGING_BYTES
     staging_directory: str | None = None
+    leaders_read: bool = True
     fail_on_mismatch: bool = True
 
     @classmethod
@@ -86,6 +90,7 @@ class SinkOptions:
             version=version,
             staging_bytes=options.integer("stagingBytes", _STAGING_BYTES, _STAGING_BYTES_MIN, _STAGING_BYTES_MAX),
             staging_directory=_staging_directory(options, delivery),
+            leaders_read=_leaders_read(options),
             fail_on_mismatch=options.boolean("failOnMismatch", True),
         )
 
@@ -114,6 +119,13 @@ def _delivery(options: Options) -> Delivery:
         return Delivery(text.lower())
     except ValueError:
         raise OptionError("delivery", f"{text!r:.80} is neither exactly-once nor at-least-once") from None
+
+
+def _leaders_read(options: Options) -> bool:
+    text = options.text("stagedReader", _LEADER)
+    if text not in {_LEADER, _DRIVER}:
+        raise OptionError("stagedReader", f"{text!r:.80} is neither {_LEADER} nor {_DRIVER}")
+    return text == _LEADER
 
 
 def _staging_directory(options: Options, delivery: Delivery) -> str | None:

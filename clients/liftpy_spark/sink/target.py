@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from liftpy_bucket.staging.section import RowChunk
+    from liftpy_bucket.staging.section import RowChunk, Section
 
 __all__ = ["ChunkRange", "ChunkScan", "Target"]
 
@@ -74,6 +74,26 @@ class Target(Protocol):
 
         Raises:
             LiftError: it was refused, or not acknowledged in time: then it may be there or not.
+        """
+
+    def refers(self, section: Section) -> bool:
+        """Whether the leader of its partition is to read a section that is staged in the bucket."""
+
+    async def refer(self, section: Section, chunk: int, producer_id: bytes, sequence: int) -> ChunkRange | None:
+        """Have the leader read a chunk from the bucket, and wait until it is committed.
+
+        Args:
+            section: Section that has the chunk.
+            chunk: Number of the chunk in it.
+            producer_id: As for `publish`.
+            sequence: As for `publish`.
+
+        Returns:
+            Where it is; None where the leader does not do it. Then it is to be published under the same number, as it
+            may be there or not.
+
+        Raises:
+            LiftError: as for `publish`.
         """
 
     async def look(self, partition: int, start: int, producer_id: bytes, stop: int | None = None) -> ChunkScan:

@@ -9,6 +9,9 @@ those differ.
 
 Every byte costs a bucket something twice, when it is staged and when it is published. So lengths are kept in place of
 offsets, in as few bytes as the longest needs, and what becomes smaller is compressed.
+
+Nodes read sections as well, and who may write them is for the bucket to decide; so all sizes are bounded before memory
+is spent on them.
 """
 
 from __future__ import annotations
@@ -23,7 +26,8 @@ import pyarrow as pa
 from liftpy_bucket.errors import StagingDamagedError
 from liftpy_bucket.staging.section import RowChunk
 from liftpy_envelope.binary_columns import offsets_of
-from liftpy_envelope.unpacking import OWN_FILE, unpack
+from liftpy_envelope.limits import ENVELOPE_RECORDS_MAX, NATS_PAYLOAD_BYTES_MAX, SUBJECT_BYTES_MAX
+from liftpy_envelope.unpacking import Bounds, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -38,6 +42,8 @@ _CODEC: Final = pa.Codec("lz4_raw")
 _COMPRESSED_BYTES_MIN: Final = 256
 _SAMPLE_BYTES: Final = 16 * 1024
 _SAMPLE_SHARE_MAX: Final = 0.9  # what a sample of a part may need of its size, for the whole to be tried
+_HEADER_BOUNDS: Final = Bounds(items=64, length=4, text_bytes=SUBJECT_BYTES_MAX, binary_bytes=0, depth=5)
+_NAMES: Final = frozenset({"value", "key", "headers"})
 _BINARY: Final = pa.binary()
 _MALFORMED: Final = (
     *(ValueError, TypeError, ArithmeticError, LookupError, MemoryError, OSError),
@@ -108,10 +114,14 @@ def decode_section(body: bytes, partition: int) -> Iterator[RowChunk]:
         while position < len(body):
             (size,) = _SIZE.unpack_from(body, position)
             position += _SIZE.size
-            subject, count, columns = unpack(body[position : position + size], OWN_FILE)
+            subject, count, columns = unpack(body[position : position + size], _HEADER_BOUNDS)
+            if not isinstance(subject, str) or not 0 < count <= ENVELOPE_RECORDS_MAX:
+                raise ValueError(f"{subject!r:.80} with {count} records is no chunk")
             position += size
             arrays = {}
             for name, nulls, width, sizes in columns:
+                if name not in _NAMES:
+                    raise ValueError(f"{name!r:.80} is no column of records")
                 parts = []
                 for stored, plain in sizes:
                     parts.append(_plain(whole.slice(position, stored), stored, plain))
@@ -125,6 +135,8 @@ def decode_section(body: bytes, partition: int) -> Iterator[RowChunk]:
 def _plain(part: pa.Buffer, stored: int, size: int) -> pa.Buffer:
     if part.size != stored:
         raise ValueError(f"a part of {stored} bytes ends after {part.size}")
+    if not 0 <= size <= NATS_PAYLOAD_BYTES_MAX:
+        raise ValueError(f"a part of {size} bytes is over what a chunk may have")
     return part if stored == size else _CODEC.decompress(part, size)
 
 

@@ -171,7 +171,7 @@ class Held:
 
     def add_read(self, messages: list[Incoming]) -> bool:
         """Hold messages whose options were read; False when they are not held."""
-        if not self._has_room(sum(len(message.value or b"") for message in messages), len(messages)):
+        if not self._has_room(sum(map(_size_of, messages)), len(messages)):
             return False
         self._segments[-1].append(_Part(None, messages, 0))
         return True
@@ -247,6 +247,12 @@ class _Batch(tuple[Any, ...]):
     __slots__ = ()
 
 
+def _size_of(message: Incoming) -> int:
+    if message.batch is not None:
+        return sum(array.nbytes for array in message.batch.arrays)
+    return len(message.value or b"")
+
+
 def _content(
     subject: bytes, value: bytes | None, key: bytes | None, headers: bytes | None, message_id: bytes | None
 ) -> Hashable:
@@ -271,6 +277,8 @@ def _contents(part: _Part, config: StreamConfig) -> list[Hashable]:
 
 def _content_of(message: Incoming) -> Hashable:
     batch, options = message.batch, message.options
+    if message.staged is not None:
+        return message.staged.producer_id, message.staged.producer_sequence
     if batch is None:
         return _content(message.subject, message.value, options.key, message.headers, options.message_id)
     if batch.producer_id is not None:

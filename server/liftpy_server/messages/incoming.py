@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import pyarrow.compute as pc
 
 from liftpy_envelope.ack import AckPolicy
 from liftpy_envelope.columns import Column
-from liftpy_envelope.envelope import COOKIE, BatchEnvelope, decode_envelope
+from liftpy_envelope.envelope import COOKIE, BatchEnvelope, StagedEnvelope, decode_envelope
 from liftpy_envelope.errors import AckErrorCode, EnvelopeError, HeaderError
 from liftpy_envelope.headers import PublishOptions, read_publish_options, unsupported_error
 from liftpy_envelope.limits import KEY_BYTES_MAX
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from liftpy_log.errors import PartitionOfflineError
     from liftpy_server.messages.runs import Message
 
-__all__ = ["Incoming", "Refusal", "read_message", "refusal_of"]
+__all__ = ["Incoming", "Refusal", "read_message", "refusal_of", "with_batch"]
 
 _NO_OPTIONS = PublishOptions()
 
@@ -42,6 +43,7 @@ class Incoming(NamedTuple):
     Attributes:
         destination: Where its ack goes; empty when it wants none.
         batch: The envelope's, when it is a batch; then `value` is empty.
+        staged: Where its batch is to be read first; then `value` is empty, too.
         is_lookalike: Whether it begins with the cookie by chance.
         refusal: Why it can not be stored, if so.
     """
@@ -55,11 +57,13 @@ class Incoming(NamedTuple):
     batch: BatchEnvelope | None = None
     is_lookalike: bool = False
     refusal: Refusal | None = None
+    staged: StagedEnvelope | None = None
 
     def partition(self, partition_count: int) -> int:
         """The partition it belongs to in a stream that is spread by hash."""
-        if self.batch is not None and self.batch.partition is not None:
-            return self.batch.partition % partition_count
+        envelope = self.batch or self.staged
+        if envelope is not None and envelope.partition is not None:
+            return envelope.partition % partition_count
         key = self.options.key
         return partition_of(self.subject if key is None else key, partition_count)
 
@@ -86,6 +90,15 @@ def read_message(message: Message, config: StreamConfig, skip: int) -> Incoming:
     return incoming._replace(destination=destination, refusal=_refusal(incoming, destination, config))
 
 
+def with_batch(message: Incoming, batch: BatchEnvelope, config: StreamConfig) -> Incoming:
+    """A message whose batch was read from where it is staged: from here on as if it had come with it."""
+    staged = message.staged
+    assert staged is not None, "its batch is staged"
+    batch = replace(batch, producer_id=staged.producer_id, producer_sequence=staged.producer_sequence)
+    whole = message._replace(batch=batch, staged=None)
+    return whole._replace(refusal=_refusal(whole, message.destination, config))
+
+
 def _read(message: Message, subject: bytes) -> Incoming:
     headers, value = message.headers, message.value
     options = _NO_OPTIONS
@@ -97,10 +110,13 @@ def _read(message: Message, subject: bytes) -> Incoming:
     if envelope is None:
         return Incoming(subject, headers, value, message.reply, b"", options, is_lookalike=True)
     options = _merge(options, envelope.options)
-    if isinstance(envelope, BatchEnvelope):
+    if isinstance(envelope, BatchEnvelope | StagedEnvelope):
         if options.message_id is not None:
             raise EnvelopeError("a batch is made idempotent by producer_id and producer_sequence, not by a message id")
-        return Incoming(subject, headers, b"", message.reply, b"", options, batch=envelope)
+        incoming = Incoming(subject, headers, b"", message.reply, b"", options)
+        if isinstance(envelope, BatchEnvelope):
+            return incoming._replace(batch=envelope)
+        return incoming._replace(staged=envelope)
     if envelope.headers is not None:
         headers = envelope.headers
     return Incoming(subject, headers, envelope.value, message.reply, b"", options)
@@ -110,7 +126,7 @@ def _with_tombstone(incoming: Incoming) -> Incoming:
     """A message that deletes its key has no value; an empty payload alone is a value."""
     if not incoming.options.tombstone:
         return incoming
-    if incoming.batch is not None or incoming.value:
+    if incoming.batch is not None or incoming.staged is not None or incoming.value:
         raise HeaderError("Lift-Tombstone: a message that deletes its key has an empty payload")
     if incoming.options.key is None:
         raise HeaderError("Lift-Tombstone: there is no key to delete; name it with Lift-Key")

@@ -284,6 +284,8 @@ class Node:
     def _open_storage(self, data_dir: DataDir, checkpoint: Checkpoint, opening: StreamOpening) -> None:
         config = self.config
         self.streams = Streams(opening, self.cluster.host, self._io, None if self.tier is None else self.tier.tierer)
+        if self.tier is not None:
+            self.tier.open_staged(self._disk, self._reads, data_dir.root, self.outbox.flush)
         self.streams.open_all(self.metadata.state)
         if self.tier is not None:
             self.cold = self.tier.open_cold(self._disk, self.files, self._reads, data_dir.root)
@@ -428,6 +430,8 @@ class Node:
         await self.cluster.stop()
         await self._stop_listening()
         await self.ingest.stop()
+        if self.tier is not None and self.tier.staged is not None:
+            await self.tier.staged.stop()
         self.streams.end_passes()
         await self._loop.run_in_executor(None, self._commits.stop_usual)
         await asyncio.sleep(0)  # lets the results of the last round in

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from liftpy_server.messages.runs import Run
     from liftpy_server.partition.cold_side import ColdSide
 
-__all__ = ["Holder", "Load", "Partition", "PartitionWatcher"]
+__all__ = ["Holder", "Load", "Partition", "PartitionWatcher", "StagedReader"]
 
 
 class Holder(Protocol):
@@ -52,6 +52,18 @@ class Holder(Protocol):
 
     def drop(self) -> None:
         """Forget what is held."""
+
+
+class StagedReader(Protocol):
+    """Reads batches that are staged in the bucket."""
+
+    def take(self, partition: Partition, message: Incoming) -> Refusal | None:
+        """Append a message once its batch was read, or refuse it; nothing waits.
+
+        Returns:
+            Why it is refused at once; None when it was taken.
+        """
+        ...
 
 
 class PartitionWatcher(Protocol):
@@ -75,6 +87,7 @@ class Partition(CommittingLog):
         watcher: Who is told what happens; None where nobody wants to know.
         full_text: What publishers are told while the disk is full.
         held: What comes while the leadership is handed over, here or to another node; None at other times.
+        staged: Reads staged batches; None where there is no bucket.
         on_refused: Told of each publisher that is told that its message is not stored; None where nobody wants to know.
     """
 
@@ -82,6 +95,7 @@ class Partition(CommittingLog):
     on_refused: Callable[[AckItem], None] | None = None
     cold: ColdSide | None = None
     watcher: PartitionWatcher | None = None
+    staged: StagedReader | None = None
     full_text = "the node's disk is full"
 
     @property
@@ -254,6 +268,12 @@ class Partition(CommittingLog):
                 why = stored_size_refusal(message.batch, message.subject)
             builder.add(message, why)
         builder.flush()
+
+    def read_staged(self, message: Incoming) -> Refusal | None:
+        """Read a staged batch, and append it then; see `StagedReader.take`."""
+        if self.staged is None:
+            return Refusal(AckErrorCode.UNSUPPORTED, "this node has no bucket, and so nothing that is staged there")
+        return self.staged.take(self, message)
 
     def _too_few(self, message: Incoming) -> Refusal | None:
         """Why a message that wants to be safe on all replicas can not be, now; others commit later."""

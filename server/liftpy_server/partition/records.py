@@ -87,6 +87,10 @@ class Appender(Protocol):
     def refuse(self, item: AckItem, refusal: Refusal) -> None:
         """Tell a publisher that its message is not stored."""
 
+    def read_staged(self, message: Incoming) -> Refusal | None:
+        """Append a message once its batch was read; why it is refused at once, if so."""
+        ...
+
 
 class RecordBuilder:
     """Gathers the messages of one pass for one partition.
@@ -113,6 +117,10 @@ class RecordBuilder:
                 self._owe_duplicate(message, stored)
                 return
             refusal = self._wrong_offset(message) or self._of_producer(message)
+            if refusal is None and message.staged is not None:
+                refusal = self._partition.read_staged(message)
+                if refusal is None:
+                    return
         if refusal is not None:
             item = AckItem(message.destination, -1, correlation_id=message.options.correlation_id)
             self._partition.refuse(item, refusal)
@@ -274,7 +282,9 @@ class RecordBuilder:
 
 
 def _dedupe_id(message: Incoming) -> DedupeId | OrderedId | None:
-    batch = message.batch
+    batch, staged = message.batch, message.staged
+    if staged is not None:
+        return staged.producer_id, staged.producer_sequence
     if batch is None:
         return message.options.message_id
     if batch.producer_id is None:

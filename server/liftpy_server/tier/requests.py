@@ -550,6 +550,36 @@ class Hole:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBatch:
+    """A chunk of a staged section in a file, as an envelope without options, and the subject of its records."""
+
+    subject: str
+    position: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStagedResult:
+    """The chunks of a staged section, in order."""
+
+    batches: tuple[StagedBatch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadStagedJob(WorkerRequest[ReadStagedResult]):
+    """Write the chunks of a staged section to a file; see `StagedSection`. `path` is that of the file."""
+
+    job: ClassVar[str] = "read_staged"
+    result: ClassVar[type[Any]] = ReadStagedResult
+    key: str
+    start: int
+    length: int
+    chunks: int
+    crc: int
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FetchChunkResult:
     """What was written to the file; there is none where there is a hole.
 

@@ -11,6 +11,7 @@ from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.catalog_keeper import CatalogKeeper
 from liftpy_server.tier.host.counters import TierCounters
 from liftpy_server.tier.host.retention_ends import LeaderEnds
+from liftpy_server.tier.host.staged_rows import StagedRows
 from liftpy_server.tier.host.status import DiskRoom, tier_status
 from liftpy_server.tier.host.tierer import Tierer
 from liftpy_server.tier.reads.reads import ColdReads
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 _CHECK_TIMEOUT_S: Final = 10.0
 _COUNT_TIMEOUT_S: Final = 0.5
 _COLD: Final = "cold"
+_STAGED: Final = "staged"
 
 
 class _Identity:
@@ -92,6 +94,7 @@ class TierSide:
         ends: Ends of partitions that are followed here.
         reads: What consumers who read from the bucket have cost.
         requests: Asks other nodes; None until it can.
+        staged: Reads what is staged in the bucket; None until the node listens.
     """
 
     def __init__(
@@ -115,6 +118,7 @@ class TierSide:
         self.reads = TierCounters()
         self.requests: Requests | None = None
         self._cold: ColdReads | None = None
+        self.staged: StagedRows | None = None
         self._catalog = CatalogKeeper(
             metadata, self.worker, clock, grace_s=config.grace_s, on_error=self.tierer.catalog_failed
         )
@@ -154,6 +158,16 @@ class TierSide:
         cold.start()
         self._cold = cold
         return cold
+
+    def open_staged(self, disk: Disk, executor: Executor, directory: Path, flush: Callable[[], None]) -> None:
+        """Have partitions read rows that are staged in the bucket, by way of a directory below the data directory.
+
+        Raises:
+            OSError: there can be no directory.
+        """
+        staged = StagedRows(self._reader, disk, executor, directory / _STAGED, self._clock, flush)
+        staged.start()
+        self.staged = self.tierer.staged = staged
 
     def note_disk(self, free_bytes: int, reserve_bytes: int) -> None:
         """So much of the disk is free, and messages are refused when less than the reserve is."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from liftpy_server.partition.partition import Partition
     from liftpy_server.settings.tier import TierConfig
     from liftpy_server.tier.host.gone_nodes import Members
+    from liftpy_server.tier.host.staged_rows import StagedRows
     from liftpy_server.tier.schedule.alarms import StoreHealth
     from liftpy_server.tier.schedule.places import Place, Task
     from liftpy_server.tier.worker.port import Identity, Worker
@@ -65,6 +66,7 @@ class Tierer:
         members: Members of the cluster.
 
     Attributes:
+        staged: Reads staged batches of partitions; None until it is there.
         schedule: Decides what is done when.
         counters: Counters of finished work.
         partitions: Those that are led here and go to the bucket, or are not to go there and have a history in it.
@@ -76,6 +78,7 @@ class Tierer:
         self._worker = worker
         self.counters = TierCounters()
         self.partitions: dict[PartitionKey, Partition] = {}
+        self.staged: StagedRows | None = None
         self.schedule = Schedule(
             Limits(
                 upload_bytes=config.upload_bytes,
@@ -113,6 +116,7 @@ class Tierer:
     def opened(self, partition: Partition, info: PartitionInfo) -> None:
         """A partition is here, or the metadata says something else of it."""
         partition.watcher = self
+        partition.staged = self.staged
         self.role_changed(partition)
         if partition.key in self.partitions and info.log_start:
             self.purged(partition, info.log_start)

@@ -9,6 +9,7 @@ from liftpy_server.tier.jobs.catalog import put_catalog
 from liftpy_server.tier.jobs.probe import probe_bucket
 from liftpy_server.tier.jobs.reads.fetch import fetch, offset_at_time
 from liftpy_server.tier.jobs.reads.message_ids import message_ids
+from liftpy_server.tier.jobs.reads.staged import read_staged
 from liftpy_server.tier.jobs.restores.restore import fence_streams, look_at_partitions, read_catalog, take_catalog
 from liftpy_server.tier.jobs.upkeep.collect import collect, collect_sets, drop_stream, retain
 from liftpy_server.tier.jobs.upkeep.compact import compact
@@ -78,6 +79,7 @@ JOBS: Final[Mapping[str, Work]] = {
         _on_store(requests.OffsetAtTimeJob, offset_at_time),
         _work(requests.ProbeJob, probe_bucket),
         _work(requests.ReadCatalogJob, read_catalog),
+        _on_store(requests.ReadStagedJob, read_staged),
         _work(requests.RetainJob, retain),
         _work(requests.TakeCatalogJob, take_catalog),
         _work(requests.UploadJob, upload),

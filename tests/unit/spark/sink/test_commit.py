@@ -24,14 +24,14 @@ ROWS = [(b"k%d" % (number % 17), b"value-%04d-" % number + bytes(40)) for number
 ONCE = Counter(value for _, value in ROWS)
 
 
-@pytest.fixture(params=["bucket", "directory"])
+@pytest.fixture(params=["bucket", "bucket, leaders read", "directory"])
 def new_world(request, tmp_path):
-    """Makes worlds in which rows are staged in the bucket, or in a directory."""
+    """Makes worlds in which rows are staged in the bucket, where leaders may read them, or in a directory."""
     numbers = count()
 
     def make(**options):
-        if request.param == "bucket":
-            return SinkWorld(**options)
+        if request.param != "directory":
+            return SinkWorld(**options, leaders_read=request.param != "bucket")
         directory = tmp_path / str(next(numbers))
         directory.mkdir()
         return SinkWorld(**options, directory=directory)
@@ -87,6 +87,7 @@ async def test_a_crash_between_any_two_effects(new_world, when):
 async def test_crashes_lost_acks_and_stalls_without_end(new_world, seed):
     rng = random.Random(seed)
     world = new_world(partitions=rng.choice([1, 3]))
+    world.unread, world.read_unheard = ({*rng.sample(range(1, 200), 20)} for _ in range(2))
 
     def stall():
         world.now_s += rng.choice([1, 30, 500])
@@ -160,6 +161,7 @@ async def test_a_driver_that_sleeps_while_another_does_its_work(new_world):
 
 async def test_a_driver_that_wakes_up_when_nobody_knows_ids_any_more(new_world):
     world = new_world(partitions=2)
+    world.leaders_read = False  # it is to sleep where it reads
     sections = world.stage(batch_of(), ROWS, 3)
     store = world.store()
     woken = []
@@ -523,3 +525,29 @@ async def test_a_mark_that_somebody_made_by_hand_counts(new_world):
     assert await world.execute(ROWS, 2) == (len(ROWS), 0)
     await world.execute(MORE, 2, batch_of(1))
     assert world.values() == before + Counter(value for _, value in MORE)
+
+
+async def test_leaders_read_what_is_in_the_bucket_and_the_driver_reads_nothing():
+    world = SinkWorld(leaders_read=True)
+    store = world.store()
+    done = await world.commit(batch_of(), world.stage(batch_of(), ROWS, 3), store, Target(world))
+    assert_written(world)
+    assert world.references == done.published == world.publications > 3
+    assert not any(request.key.startswith("spark/staging/") for request in store.requests if request.kind == "get_range")
+
+
+@pytest.mark.parametrize("unheard", [False, True])
+async def test_what_a_leader_does_not_read_the_driver_publishes(unheard):
+    world = SinkWorld(leaders_read=True)
+    setattr(world, "read_unheard" if unheard else "unread", {2, 5})
+    done = await world.execute(ROWS, 3)
+    assert_written(world)
+    assert done.published == world.references
+    assert world.publications == world.references + (2 if unheard else 0)
+
+
+async def test_what_is_in_a_directory_the_driver_publishes(tmp_path):
+    world = SinkWorld(directory=tmp_path, leaders_read=True)
+    await world.execute(ROWS, 3)
+    assert_written(world)
+    assert world.references == 0

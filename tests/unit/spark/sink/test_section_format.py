@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import google_crc32c
+import msgpack
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -107,3 +108,24 @@ def test_a_section_that_breaks_off_is_told_with_its_object(size):
     damaged = section._replace(key="other", length=size, crc=google_crc32c.value(body))
     with pytest.raises(StagingDamagedError, match=f"staged object other, {size} bytes from 0 on: it "):
         list(load_section(BucketPlace(store), damaged))
+
+
+def section_of(header, body=b""):
+    packed = msgpack.packb(header)
+    return b"LPYS\x01" + len(packed).to_bytes(4, "little") + packed + body
+
+
+@pytest.mark.parametrize(
+    ("header", "said"),
+    [
+        (["s", 1, [["value", 0, 2**31, [[1, 2**31]]]]], "over what a chunk may have"),
+        (["s", 2**40, [["value", 0, 0, [[0, 0]]]]], "is no chunk"),
+        (["s", 0, [["value", 0, 0, [[0, 0]]]]], "is no chunk"),
+        ([b"", 1, [["value", 0, 0, [[0, 0]]]]], "exceeds max_bin_len|is no chunk"),
+        (["s", 1, [["partition", 0, 0, [[0, 0]]]]], "is no column of records"),
+        (["s" * 20_000, 1, []], "max_str_len"),
+    ],
+)
+def test_sizes_are_bounded_before_memory_is_spent(header, said):
+    with pytest.raises(StagingDamagedError, match=said):
+        list(decode_section(section_of(header, b"x"), 0))
