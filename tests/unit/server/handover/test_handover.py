@@ -10,11 +10,13 @@ from types import SimpleNamespace
 import pyarrow as pa
 import pytest
 
+from liftpy_envelope.envelope import StagedSection, decode_envelope, encode_batch, encode_staged
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_envelope.pull import PartitionKey
 from liftpy_log.errors import SegmentCorruptError
 from liftpy_server.handover import giving, handover, held, taking
 from liftpy_server.handover.handover import Handover
+from liftpy_server.messages.incoming import with_batch
 from liftpy_server.requests.errors import AdminError
 from support.envelopes import batch, envelope
 from support.handover_kit import HandoverKit
@@ -44,6 +46,9 @@ def make(tmp_path):
         kit.close()
 
 
+SECTION = StagedSection("spark/staging/somewhere", 0, 100, 1, 0)
+
+
 class Numbered:
     """Messages that are all different: each publisher counts."""
 
@@ -70,6 +75,9 @@ class Numbered:
             case "idempotent":
                 producer = {"producer_id": bytes([publisher + 1]) * 16, "producer_sequence": number}
                 return msg(subject, batch([value, value], **producer))
+            case "staged":
+                producer = {"producer_id": bytes([publisher + 1]) * 16, "producer_sequence": number}
+                return msg(subject, encode_staged(SECTION, 0, stream="orders", ack_inbox="r", **producer))
             case "reply":
                 return msg(subject, value, reply=b"r.%d.%d" % (publisher, number))
             case _:
@@ -107,6 +115,58 @@ async def test_messages_of_every_kind_are_stored_once_and_in_order(make, seed):
     check_plain(kit, numbered)
     records = sum(2 if b"LPY" in frame.value[:4] and _is_batch(frame.value) else 1 for _, frame in kit.published)
     assert len(values(kit)) == records
+
+
+class ReadsLater:
+    """What reads staged batches of a partition from the bucket: in a while."""
+
+    def __init__(self, partition, clock, rng):
+        self.partition, self.clock, self.rng = partition, clock, rng
+        self.waiting = []
+        partition.staged = self
+
+    def take(self, partition, message):
+        assert partition is self.partition
+        self.waiting.append(message)
+
+    def read(self, count):
+        for message in self.waiting[:count]:
+            values = pa.array(
+                [b"%d %d" % (message.staged.producer_id[0], message.staged.producer_sequence)] * 2, pa.binary()
+            )
+            rows = decode_envelope(encode_batch({"value": values}))
+            if self.partition.is_leading:
+                self.partition.append_incoming([with_batch(message, rows, self.partition.stream.config)], 1)
+                self.partition.end_pass()
+        del self.waiting[:count]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_batches_that_are_staged_in_the_bucket_are_stored_once(make, seed):
+    """Some are being read when the lead is handed over: they are published again, as nobody acknowledged them."""
+    numbered = Numbered("staged")
+    kit = make(seed, numbered, late=4)
+    readers = [ReadsLater(side.partition, side.kit.clock, Random(seed)) for side in kit.replicas.sides.values()]
+    run = kit.replicas.run
+
+    def read_and_run():
+        for reader in readers:
+            reader.read(reader.rng.randint(0, 12))
+        run()
+
+    kit.replicas.run = read_and_run
+    assert await kit.hand_over() == []
+    for reader in readers:
+        reader.read(len(reader.waiting))
+    found = Counter(values(kit))
+    assert set(found.values()) == {2}, "as batches of two"
+    assert len(found) > len(kit.published) / 2
+    for _, frame in kit.published:
+        kit.nodes["b"].side.kit.ingest.receive(frame.encode())
+    readers[1].read(len(kit.published))
+    assert Counter(values(kit)) == {
+        b"%d %d" % (publisher + 1, number): 2 for publisher, count in numbered.counts.items() for number in range(count)
+    }
 
 
 def _is_batch(value):

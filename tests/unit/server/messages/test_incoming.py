@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from liftpy_envelope.ack import AckPolicy
-from liftpy_envelope.envelope import encode_batch
+from liftpy_envelope.envelope import StagedSection, decode_envelope, encode_batch, encode_staged
 from liftpy_envelope.errors import AckErrorCode
 from liftpy_envelope.limits import KEY_BYTES_MAX
 from liftpy_envelope.partitioner import partition_of
 from liftpy_envelope.stream_config import StreamConfig
 from liftpy_log.errors import PartitionOfflineError, StorageFullError
-from liftpy_server.messages.incoming import read_message, refusal_of
+from liftpy_server.messages.incoming import read_message, refusal_of, with_batch
 from liftpy_server.messages.runs import Message
 from support.envelopes import CHANCE, MALFORMED, PRODUCER, batch, envelope, idempotent
 from support.examples import examples
@@ -258,3 +258,32 @@ def test_any_message_is_read_or_refused(subject, reply, headers, value):
 def test_refusal_of_errors_of_the_log():
     assert refusal_of(StorageFullError("x")).code == AckErrorCode.STORAGE_FULL
     assert refusal_of(PartitionOfflineError("x")).code == AckErrorCode.PARTITION_OFFLINE
+
+
+STAGED = encode_staged(
+    *(StagedSection("spark/staging/k", 0, 10, 2, 5), 1),
+    stream="orders", producer_id=PRODUCER, producer_sequence=7, ack_inbox="inbox", partition=4,
+)
+
+
+def test_a_batch_that_is_staged_is_as_good_as_one_that_came_once_it_was_read():
+    incoming = read(STAGED)
+    assert (incoming.value, incoming.destination, incoming.refusal) == (b"", b"inbox", None)
+    assert incoming.partition(3) == 1
+    came = decode_envelope(batch([b"a", b"b"]))
+    whole = with_batch(incoming, came, CONFIG)
+    assert (whole.staged, whole.destination, whole.refusal) == (None, b"inbox", None)
+    assert (whole.batch.producer_id, whole.batch.producer_sequence, whole.batch.count) == (PRODUCER, 7, 2)
+    key_of_a_mib = decode_envelope(batch([b"a"], keys=[bytes(KEY_BYTES_MAX + 1)]))
+    assert code_of(with_batch(incoming, key_of_a_mib, CONFIG)) is AckErrorCode.TOO_LARGE
+
+
+@pytest.mark.parametrize("header", ["Nats-Msg-Id", "Lift-Tombstone"])
+def test_a_batch_that_is_staged_has_neither_an_id_nor_is_it_a_tombstone(header):
+    assert code_of(read(STAGED, b"NATS/1.0\r\n%b: true\r\nLift-Key: k\r\n\r\n" % header.encode())) is (
+        AckErrorCode.MALFORMED
+    )
+
+
+def test_a_batch_that_is_staged_is_for_the_stream_that_it_names():
+    assert code_of(read(STAGED, stream=config(name="others"))) is AckErrorCode.WRONG_STREAM

@@ -533,7 +533,9 @@ async def test_leaders_read_what_is_in_the_bucket_and_the_driver_reads_nothing()
     done = await world.commit(batch_of(), world.stage(batch_of(), ROWS, 3), store, Target(world))
     assert_written(world)
     assert world.references == done.published == world.publications > 3
-    assert not any(request.key.startswith("spark/staging/") for request in store.requests if request.kind == "get_range")
+    assert not any(
+        request.key.startswith("spark/staging/") for request in store.requests if request.kind == "get_range"
+    )
 
 
 @pytest.mark.parametrize("unheard", [False, True])
