@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from contextlib import contextmanager
 from unittest import mock
@@ -260,24 +259,3 @@ def test_streams_that_can_not_take_records_once(system):
     with pytest.raises(SinkModeError, match="knows the ids of batches for 5 s"):
         plan_of(system, "sinkshort")
     assert plan_of(system, "sinkshort", delivery="at-least-once").window_s == 5.0
-
-
-def noisy(plan, batch, bytes_each=20_000):
-    """What tasks stage of rows that do not compress: sections that are large enough for leaders to read them."""
-    values = [b"%06d" % number + random.Random(number).randbytes(bytes_each) for number in range(COUNT)]
-    table = pa.record_batch({"key": [b"k%d" % (number % 50) for number in range(COUNT)], "value": values})
-    half = COUNT // 2
-    return [stage_rows(plan, batch, [table.slice(task * half, half)], task) for task in range(2)]
-
-
-def test_leaders_read_what_is_staged_in_the_bucket(system):
-    stream = "sinkleaders"
-    system.lift.create_stream(stream, subject=stream, partitions=2)
-    plan = plan_of(system, stream)
-    batch = batch_of(plan)
-    with mock.patch.object(StreamTarget, "publish", side_effect=AssertionError("the driver publishes")):
-        commit_rows(plan, noisy(plan, batch))
-    assert numbers(system, stream) == Counter(dict.fromkeys(range(COUNT), 1))
-    commit_rows(plan, noisy(plan, batch))
-    assert numbers(system, stream).total() == COUNT
-    assert left(plan, batch) == []

@@ -262,7 +262,11 @@ def test_refusal_of_errors_of_the_log():
 
 STAGED = encode_staged(
     *(StagedSection("spark/staging/k", 0, 10, 2, 5), 1),
-    stream="orders", producer_id=PRODUCER, producer_sequence=7, ack_inbox="inbox", partition=4,
+    stream="orders",
+    producer_id=PRODUCER,
+    producer_sequence=7,
+    ack_inbox="inbox",
+    partition=4,
 )
 
 

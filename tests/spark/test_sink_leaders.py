@@ -1,0 +1,149 @@
+"""Leaders read staged rows from the bucket: all are in the stream once, whoever reads, and whoever is killed."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import BinaryType, StringType, StructField, StructType
+
+import liftpy
+from liftpy_spark.connections import bucket
+from liftpy_spark.sink.decision import SinkBatch
+from liftpy_spark.sink.link import StreamTarget
+from liftpy_spark.sink.options import SinkOptions
+from liftpy_spark.sink.plan import make_plan
+from liftpy_spark.sink.referring import Referring
+from liftpy_spark.sink.writing import commit_rows, stage_rows
+from support.cluster_kit import ClusterKit
+from support.spark_system import eventually
+from support.tier_kit import tier_toml
+
+SCHEMA = [StructField("key", BinaryType()), StructField("value", BinaryType())]
+COUNT = 400
+PREFIX = "leaders"
+
+
+def plan_of(options, stream, schema=SCHEMA):
+    return make_plan(
+        SinkOptions.read(options | {"stream": stream}, streaming=False), StructType(schema), overwrite=False
+    )
+
+
+def batch_of(plan, number=0):
+    return SinkBatch(stream=plan.options.stream, uuid=plan.uuid, application="app", number=number)
+
+
+def staged(plan, batch, **columns):
+    """What tasks stage of rows that do not compress, so that sections are as large as leaders read."""
+    first = batch.number * COUNT
+    values = [b"%06d" % number + random.Random(number).randbytes(20_000) for number in range(first, first + COUNT)]
+    table = pa.table({"key": [b"k%d" % (number % 50) for number in range(COUNT)], "value": values} | columns)
+    half = COUNT // 2
+    return [
+        stage_rows(plan, batch, table.slice(task * half, half).combine_chunks().to_batches(), task) for task in range(2)
+    ]
+
+
+def numbers(lift, stream):
+    return Counter(int(value[:6]) for value in lift.to_arrow(stream).column("value").to_pylist())
+
+
+def once(batches=1):
+    return Counter(dict.fromkeys(range(batches * COUNT), 1))
+
+
+def left(plan, batch):
+    return list(bucket(plan.options.connection).list(batch.staging_prefix))
+
+
+def driver_does_not_publish():
+    return mock.patch.object(StreamTarget, "publish", side_effect=AssertionError("the driver publishes"))
+
+
+def leaders_are_not_asked():
+    return mock.patch.object(Referring, "deliver", side_effect=AssertionError("leaders are asked to read"))
+
+
+def test_the_driver_neither_reads_nor_publishes_rows(system):
+    stream = "leadersread"
+    system.lift.create_stream(stream, subject=stream, partitions=2)
+    plan = plan_of(system.options, stream)
+    batch = batch_of(plan)
+    with driver_does_not_publish():
+        commit_rows(plan, staged(plan, batch))
+    assert numbers(system.lift, stream) == once()
+    assert left(plan, batch) == []
+    commit_rows(plan, staged(plan, batch))
+    assert numbers(system.lift, stream) == once()
+
+
+@pytest.mark.parametrize("why", ["told to", "column subject", "another stream"])
+def test_the_driver_publishes_what_leaders_are_not_to_read(system, why):
+    stream = f"leaders{why.replace(' ', '')}"
+    subject = f"{stream}.x"
+    system.lift.create_stream(stream, subject=f"{stream}.>")
+    options, schema, columns = system.options | {"subject": subject}, SCHEMA, {}
+    if why == "told to":
+        options |= {"stagedReader": "driver"}
+    elif why == "column subject":
+        schema = [*SCHEMA, StructField("subject", StringType())]
+        columns = {"subject": [f"{stream}.{number % 2}" for number in range(COUNT)]}
+    else:
+        system.lift.create_stream(f"{stream}too", subject=f"{stream}.*")
+    plan = plan_of(options, stream, schema)
+    with leaders_are_not_asked():
+        commit_rows(plan, staged(plan, batch_of(plan), **columns))
+    assert numbers(system.lift, stream) == once()
+    if why == "another stream":
+        assert numbers(system.lift, f"{stream}too") == once()
+        system.lift.delete_stream(f"{stream}too")
+
+
+def test_leaders_that_can_not_read_the_bucket_leave_it_to_the_driver(system, caplog):
+    stream = "leaderscannot"
+    system.lift.create_stream(stream, subject=stream)
+    catalog = bucket(plan_of(system.options, stream).options.connection).get("catalog.json").body
+    system.server.store("elsewhere").create("catalog.json", catalog, "n")
+    elsewhere = system.options | {"bucket": system.server.url("elsewhere")}
+    plan = plan_of(elsewhere, stream)
+    commit_rows(plan, staged(plan, batch_of(plan)))
+    assert numbers(system.lift, stream) == once()
+    told = [record.message for record in caplog.records if "does not read staged rows" in record.message]
+    assert len(told) == 1
+    assert "it is gone" in told[0]
+
+
+def test_leaders_are_killed_while_they_read(tmp_path, s3):
+    kit = ClusterKit(tmp_path, toml=tier_toml(s3, PREFIX)).start()
+    try:
+        with liftpy.connect_sync(kit.url, timeout_s=10.0) as lift:
+            stream = "leadersdie"
+            lift.create_stream(stream, subject=stream, partitions=2, replicas=3, min_isr=2)
+            options = {"servers": kit.url, "bucket": s3.url(PREFIX), "s3.endpoint": s3.endpoint}
+            plan = plan_of(options, stream)
+            asked, deliver = [], Referring.deliver
+
+            async def count(self, *arguments):
+                asked.append(1)
+                return await deliver(self, *arguments)
+
+            with mock.patch.object(Referring, "deliver", count):
+                for number, delay_s in enumerate((0.05, 0.2, 0.4)):
+                    batch = batch_of(plan, number)
+                    rows = staged(plan, batch)
+                    leader = eventually(lambda: lift.stream_info(stream).partitions[0].leader, "it has a leader")
+                    killer = threading.Timer(delay_s, kit.kill, [leader])
+                    killer.start()
+                    commit_rows(plan, rows)
+                    killer.join()
+                    kit.start_nodes()
+                    assert numbers(lift, stream) == once(number + 1)
+                    assert left(plan, batch) == []
+            assert len(asked) >= 24, "all chunks of three batches"
+    finally:
+        kit.close()
