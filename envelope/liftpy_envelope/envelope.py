@@ -5,7 +5,7 @@
 `header_length` is where the body begins: 8, or 12 with a checksum, which is taken over version, flags, kind,
 header_length and body. Kind 0 is one message, its body a msgpack map. Kind 1 is a batch: a msgpack map followed by
 one Arrow IPC record batch with binary columns out of key, headers and value. Kind 2 is a batch that is not here: its
-body is a msgpack map that says where in the bucket of the nodes its records are staged.
+body is a msgpack map that says where its records are staged, in the bucket of the nodes or in a directory.
 
 The cookie, and flags that agree with `header_length`, are what an envelope is known by: whatever begins so and can not
 be read is a publisher's mistake and is refused, as its key and options would be lost if it were stored as it is. Any
@@ -71,8 +71,11 @@ _MESSAGE_BOUNDS: Final = Bounds(
     depth=3,
 )
 _BATCH_BOUNDS: Final = Bounds(items=64, length=32, text_bytes=1_024, binary_bytes=1_024, depth=1)
+_STAGED_BOUNDS: Final = _BATCH_BOUNDS._replace(text_bytes=4_096)
 _BATCH_COLUMNS: Final = Column.KEY | Column.HEADERS | Column.VALUE
+_BOUNDS: Final = {KIND_MESSAGE: _MESSAGE_BOUNDS, KIND_BATCH: _BATCH_BOUNDS, KIND_STAGED: _STAGED_BOUNDS}
 _STAGED_KEY_BYTES_MAX: Final = 512
+_STAGED_DIRECTORY_BYTES_MAX: Final = 4_096
 _TYPES: Final[dict[type, str]] = {bytes: "bin", dict: "map", list: "array"}
 _COLUMN_BITS: Final = {"key": Column.KEY, "headers": Column.HEADERS, "value": Column.VALUE}
 
@@ -111,7 +114,7 @@ class BatchEnvelope:
 
 
 class StagedSection(NamedTuple):
-    """Chunks of rows that stand together in the bucket.
+    """Chunks of rows that stand together in an object of the bucket.
 
     Attributes:
         key: Key of the object.
@@ -119,6 +122,7 @@ class StagedSection(NamedTuple):
         length: Length of all of them, bytes.
         chunks: How many there are.
         crc: CRC-32C of their bytes.
+        directory: Directory that has a file in place of the object; None where it is in the bucket.
     """
 
     key: str
@@ -126,11 +130,12 @@ class StagedSection(NamedTuple):
     length: int
     chunks: int
     crc: int
+    directory: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StagedEnvelope:
-    """Kind 2: a batch whose records the leader reads from the bucket.
+    """Kind 2: a batch whose records the leader reads from where they are staged.
 
     Attributes:
         section: Where its records are.
@@ -306,7 +311,7 @@ def _decode_body(kind: int, payload: bytes, start: int) -> MessageEnvelope | Bat
     # The unpacker copies what it is fed; the records of a batch need not go through it.
     view = memoryview(payload)[start : start + _BATCH_FIELDS_BYTES_MAX if kind == KIND_BATCH else None]
     try:
-        fields, size = unpack_first(view, _MESSAGE_BOUNDS if kind == KIND_MESSAGE else _BATCH_BOUNDS)
+        fields, size = unpack_first(view, _BOUNDS.get(kind, _BATCH_BOUNDS))
     except UnpackError as error:
         raise EnvelopeError(f"the envelope's body can not be read: {error}") from error
     if not isinstance(fields, dict):
@@ -450,6 +455,7 @@ def _decode_staged(fields: _Fields) -> StagedEnvelope:
         fields.number("length", 2**63),
         fields.number("chunks", 2**31),
         fields.number("crc", 2**32),
+        fields.take("directory", str, _STAGED_DIRECTORY_BYTES_MAX),
     )
     chunk = fields.number("chunk", section.chunks)
     producer_id, sequence = fields.producer()

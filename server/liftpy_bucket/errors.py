@@ -19,6 +19,7 @@ __all__ = [
     "RootMissingError",
     "SealedError",
     "StagingDamagedError",
+    "StagingDirectoryError",
     "StoreBusyError",
     "StoreDeniedError",
     "StoreError",
@@ -191,3 +192,7 @@ class SealedError(TierError):
 
 class StagingDamagedError(LiftError):
     """A staged object or file that a batch of the Spark sink needs is gone, or not as it was written."""
+
+
+class StagingDirectoryError(StoreError):
+    """The directory for staged rows can not be used where the message says, or is another one than the driver's."""

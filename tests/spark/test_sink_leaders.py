@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
+from contextlib import nullcontext
 from unittest import mock
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from liftpy_spark.sink.plan import make_plan
 from liftpy_spark.sink.referring import Referring
 from liftpy_spark.sink.writing import commit_rows, stage_rows
 from support.cluster_kit import ClusterKit
-from support.spark_system import eventually
+from support.spark_system import eventually, system_of
 from support.tier_kit import tier_toml
 
 SCHEMA = [StructField("key", BinaryType()), StructField("value", BinaryType())]
@@ -82,8 +83,21 @@ def test_the_driver_neither_reads_nor_publishes_rows(system):
     assert numbers(system.lift, stream) == once()
 
 
-@pytest.mark.parametrize("why", ["told to", "column subject", "another stream"])
-def test_the_driver_publishes_what_leaders_are_not_to_read(system, why):
+def test_leaders_read_from_the_directory_that_they_were_told(tmp_path, s3):
+    directory = tmp_path / "staging"
+    directory.mkdir()
+    toml = {"staging_directory": f'"{directory}"'}
+    with system_of(tmp_path, s3, "staged", **toml) as system:
+        system.lift.create_stream("leadersfiles", subject="leadersfiles", partitions=2)
+        plan = plan_of(system.options | {"stagingDirectory": str(directory)}, "leadersfiles")
+        with driver_does_not_publish():
+            commit_rows(plan, staged(plan, batch_of(plan)))
+        assert numbers(system.lift, "leadersfiles") == once()
+    assert [each.name.startswith("liftpy-staging-") for each in directory.iterdir()] == [True]
+
+
+@pytest.mark.parametrize("why", ["told to", "column subject", "another stream", "directory"])
+def test_the_driver_publishes_what_leaders_are_not_to_read(system, why, tmp_path):
     stream = f"leaders{why.replace(' ', '')}"
     subject = f"{stream}.x"
     system.lift.create_stream(stream, subject=f"{stream}.>")
@@ -93,10 +107,12 @@ def test_the_driver_publishes_what_leaders_are_not_to_read(system, why):
     elif why == "column subject":
         schema = [*SCHEMA, StructField("subject", StringType())]
         columns = {"subject": [f"{stream}.{number % 2}" for number in range(COUNT)]}
+    elif why == "directory":  # which the node was not told
+        options |= {"stagingDirectory": str(tmp_path)}
     else:
         system.lift.create_stream(f"{stream}too", subject=f"{stream}.*")
     plan = plan_of(options, stream, schema)
-    with leaders_are_not_asked():
+    with nullcontext() if why == "directory" else leaders_are_not_asked():
         commit_rows(plan, staged(plan, batch_of(plan), **columns))
     assert numbers(system.lift, stream) == once()
     if why == "another stream":
@@ -113,7 +129,7 @@ def test_leaders_that_can_not_read_the_bucket_leave_it_to_the_driver(system, cap
     plan = plan_of(elsewhere, stream)
     commit_rows(plan, staged(plan, batch_of(plan)))
     assert numbers(system.lift, stream) == once()
-    told = [record.message for record in caplog.records if "does not read staged rows" in record.message]
+    told = [record.message for record in caplog.records if "a leader does not read it" in record.message]
     assert len(told) == 1
     assert "it is gone" in told[0]
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from liftpy_bucket.errors import StagingDamagedError
 from liftpy_bucket.staging.section import STAGING
-from liftpy_bucket.staging.source import BucketSource, load_section
+from liftpy_bucket.staging.source import load_section
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_client.errors import PublishTimeoutError
 from liftpy_spark.sink.commit import StagedRows, commit
@@ -59,7 +59,7 @@ class SinkWorld:
         partitions: of the stream.
         record_bytes_max: what makes chunks small: each holds a few records.
         directory: where rows are staged; None: in the bucket.
-        leaders_read: whether leaders read what is staged in the bucket.
+        leaders_read: whether leaders read what is staged.
 
     Attributes:
         at: by number of an effect, what happens before it.
@@ -251,13 +251,13 @@ class Target:
     def refers(self, section):
         return self.world.leaders_read
 
-    async def refer(self, section, chunk, producer_id, sequence):
+    async def refer(self, section, directory, chunk, producer_id, sequence):
         self.world.references += 1
         nth = self.world.references
         if nth in self.world.unread:
             return None
         try:
-            found = list(load_section(BucketSource(self.world.memory), section))
+            found = list(load_section(place_of(self.world.memory, directory), section))
         except StagingDamagedError:
             return None
         place = await self.publish(found[chunk], producer_id, sequence)

@@ -21,7 +21,7 @@ from liftpy_spark.sink.read_ahead import ReadAhead
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from liftpy_bucket.staging.section import RowChunk, Section
+    from liftpy_bucket.staging.section import RowChunk
     from liftpy_spark.sink.decision import Decision, Numbered
     from liftpy_spark.sink.place import StagingPlace
     from liftpy_spark.sink.target import Target
@@ -74,7 +74,7 @@ async def apply(
 
     async def apply_share(partition: int) -> _Share:
         async with room:
-            share = _Share(decision, partition, ahead, target, clock, is_in_bucket=place.directory is None)
+            share = _Share(decision, partition, ahead, target, clock)
             await share.apply(since_s)
             return share
 
@@ -116,8 +116,6 @@ class _Share:
         place: ReadAhead,
         target: Target,
         clock: Callable[[], float],
-        *,
-        is_in_bucket: bool,
     ) -> None:
         self._decision = decision
         self.partition = partition
@@ -125,12 +123,12 @@ class _Share:
         self.reached = decision.ends[partition]
         self.epoch = 0
         self._place = place
-        self._is_in_bucket = is_in_bucket
         self._target = target
         self._clock = clock
         self._producer_id = decision.batch.producer_id(partition)
         self._end = decision.ends[partition]  # up to here is known what is there
         self._looked_s: float | None = None
+        self._looks = 0
         self._there: set[int] = set()
         self._doubt = ""
         self._looking = asyncio.Lock()
@@ -149,7 +147,7 @@ class _Share:
             while loads:
                 load = loads.popleft()
                 for each in (load, *islice(loads, 1)):  # the next one is on its way while this one is published
-                    if not self._refers(each.section):
+                    if not self._target.refers(each.section):
                         each.begin()
                 for chunk in range(load.section.chunks):
                     if load.first_chunk + chunk in self._there:
@@ -165,11 +163,16 @@ class _Share:
                 task.cancel()
             await asyncio.gather(*left, return_exceptions=True)
 
-    async def _look_again(self) -> None:
+    async def _look_again(self, after: int = 0) -> None:
         """Look at the log, when the last look is too old; whoever comes meanwhile waits for it."""
         async with self._looking:
-            while self._looked_s is None or self._clock() - self._looked_s > self._target.look_age_max_s:
+            while (
+                self._looked_s is None
+                or self._clock() - self._looked_s > self._target.look_age_max_s
+                or self._looks < after
+            ):
                 began_s = self._clock()
+                self._looks += 1
                 look = await self._target.look(self.partition, self._end, self._producer_id)
                 self._end, self._looked_s = look.end, began_s
                 self._there |= look.sequences
@@ -194,14 +197,16 @@ class _Share:
 
     async def _publish(self, load: _Load, chunk: int) -> None:
         number = load.first_chunk + chunk
-        place = None
-        if self._refers(load.section):
+        place, look = None, 0
+        if self._target.refers(load.section):
             if not await self._is_missing(number):
                 return
-            place = await self._target.refer(load.section, chunk, self._producer_id, number)
+            directory = self._decision.directory
+            place = await self._target.refer(load.section, directory, chunk, self._producer_id, number)
+            look = self._looks + 1  # what was begun by now may have missed it, and it may be there
         if place is None:
             rows = await load.chunk(chunk)
-            if not await self._is_missing(number):
+            if not await self._is_missing(number, look):
                 return
             place = await self._target.publish(rows, self._producer_id, number)
         self.published += 1
@@ -210,16 +215,13 @@ class _Share:
         if place.start == self._end:
             self._end = place.end  # nobody else wrote in between: there is nothing to look at
 
-    async def _is_missing(self, number: int) -> bool:
-        """Whether a chunk is to be published: by a look at the log that is not too old."""
-        await self._look_again()
+    async def _is_missing(self, number: int, after: int = 0) -> bool:
+        """Whether a chunk is to be published: by a look at the log that is not too old, and came after so many."""
+        await self._look_again(after)
         if number in self._there:
             return False
         self._check_clear(number)
         return True
-
-    def _refers(self, section: Section) -> bool:
-        return self._is_in_bucket and self._target.refers(section)
 
     def _is_wanted(self, numbered: Numbered) -> bool:
         numbers = range(numbered.first_chunk, numbered.first_chunk + numbered.section.chunks)

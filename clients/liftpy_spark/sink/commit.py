@@ -13,13 +13,13 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from liftpy_bucket.errors import StagingDamagedError, StoreError, TakenError
+from liftpy_bucket.errors import StagingDamagedError, StagingDirectoryError, StoreError, TakenError
 from liftpy_bucket.store.conditional import create_once
 from liftpy_client.elapsed import ElapsedClock
 from liftpy_spark.sink.accounts import Mark, mark_before, mark_of, settled_below
 from liftpy_spark.sink.applying import apply
 from liftpy_spark.sink.decision import Decision
-from liftpy_spark.sink.errors import BatchMismatchError, SinkModeError, StagingDirectoryError
+from liftpy_spark.sink.errors import BatchMismatchError, SinkModeError
 from liftpy_spark.sink.staging import exists, place_of, remove_staged
 
 if TYPE_CHECKING:

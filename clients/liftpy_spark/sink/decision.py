@@ -23,8 +23,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_bucket.errors import StagingDamagedError
+from liftpy_bucket.staging.directory import check_path
 from liftpy_bucket.staging.section import STAGING, Section, is_staged_key
-from liftpy_spark.sink.directory import check_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -15,48 +15,33 @@ from __future__ import annotations
 import os
 import re
 import socket
-from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from liftpy_bucket.errors import ObjectMissingError
-from liftpy_bucket.staging.section import STAGING, is_staged_key
+from liftpy_bucket.errors import StagingDirectoryError
+from liftpy_bucket.staging.directory import DirectorySource, key_of
+from liftpy_bucket.staging.section import is_staged_key
 from liftpy_bucket.store.object_store import Entry
-from liftpy_log.storage.disk import OsDisk
 from liftpy_spark.options.values import OptionError
-from liftpy_spark.sink.errors import StagingDirectoryError
 from liftpy_spark.sink.place import StagingPlace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     import pyarrow as pa
 
     from liftpy_bucket.staging.section import Section
     from liftpy_log.storage.disk import Disk
 
-__all__ = ["DirectoryPlace", "check_path", "prepare"]
+__all__ = ["DirectoryPlace", "prepare"]
 
 _OPTION: Final = "stagingDirectory"
 _MARKER: Final = re.compile(r"liftpy-staging-[0-9a-f]{32}")
-_PATH_BYTES_MAX: Final = 3_072  # with the name of a file, less than what Linux takes
 
 
-def check_path(path: str) -> str:
-    """The path of a directory, in its shortest form.
-
-    Raises:
-        ValueError: it does not say the same everywhere.
-    """
-    if not path.startswith("/"):
-        raise ValueError(f"{path!r:.200} is no absolute path, which means the same directory for driver and executors")
-    if ".." in path.split("/") or "\0" in path or len(os.fsencode(path)) > _PATH_BYTES_MAX:
-        raise ValueError(f"{path!r:.200} is no plain path: it has '..' or a null byte, or is too long")
-    return str(Path(path))
-
-
-class DirectoryPlace(StagingPlace):
+class DirectoryPlace(DirectorySource, StagingPlace):
     """Stages rows in a directory that the driver and all executors see under the same path.
 
     Args:
@@ -64,15 +49,9 @@ class DirectoryPlace(StagingPlace):
         disk: Where it is.
     """
 
-    loss = (
-        "is its directory mounted here, is it that of the machine that staged it, and who empties it? Nothing else has "
-        "these rows until they are in the stream"
-    )
-
     def __init__(self, directory: str, disk: Disk | None = None) -> None:
+        super().__init__(directory, f"option {_OPTION}", disk)
         self.directory: str = directory
-        self._path = Path(directory)
-        self._disk = disk or OsDisk()
 
     def create(self, key: str, parts: Iterable[pa.Buffer | bytes], nonce: str) -> None:
         """See `StagingPlace.create`; the key has the nonce, so that nobody else writes under it."""
@@ -114,26 +93,13 @@ class DirectoryPlace(StagingPlace):
                     "in the bucket; nothing of the batch was decided or written"
                 )
 
-    def read(self, key: str, start: int, length: int) -> bytes:
-        """See `StagingPlace.read`."""
-        try:
-            file = self._disk.open(self._file(key))
-            try:
-                return file.read(start, length)
-            finally:
-                file.close()
-        except FileNotFoundError:
-            raise ObjectMissingError(key) from None
-        except OSError as error:
-            raise self._failure(error) from None
-
     def entries(self, prefix: str) -> Iterator[Entry]:
         """See `StagingPlace.entries`; of files that go meanwhile it tells nothing."""
         try:
             names = self._disk.names(self._path)
         except OSError as error:
             raise self._failure(error) from None
-        for key in sorted(_key_of(name) for name in names):
+        for key in sorted(key_of(name) for name in names):
             if not key.startswith(prefix) or not is_staged_key(key):
                 continue
             try:
@@ -152,10 +118,6 @@ class DirectoryPlace(StagingPlace):
                 self._disk.remove(path)
             except OSError as error:
                 raise self._failure(error) from None
-
-    def name(self, key: str) -> str:
-        """See `StagingPlace.name`."""
-        return f"staged file {self._path / _name_of(key)}"
 
     def mark(self) -> str:
         """The name of a marker that is in the directory; it is made where there is none, and stays.
@@ -189,11 +151,6 @@ class DirectoryPlace(StagingPlace):
                 f"or leave the option {_OPTION} out to stage in the bucket"
             ) from None
 
-    def _file(self, key: str) -> Path:
-        if not is_staged_key(key):
-            raise StagingDirectoryError(f"{key!r:.200} is no name that tasks stage under in {self.directory}")
-        return self._path / _name_of(key)
-
     def _size(self, path: Path) -> int:
         file = self._disk.open(path)
         try:
@@ -206,11 +163,6 @@ class DirectoryPlace(StagingPlace):
             self._disk.remove(path)
         except OSError as error:
             raise self._failure(error) from None
-
-    def _failure(self, error: OSError) -> StagingDirectoryError:
-        return StagingDirectoryError(
-            f"{socket.gethostname()} can not use the directory {self.directory} (option {_OPTION}): {error.strerror}"
-        )
 
 
 def prepare(directory: str) -> str:
@@ -234,11 +186,3 @@ def prepare(directory: str) -> str:
     if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
         raise OptionError(_OPTION, f"{directory} can not be written to {here}")
     return marker
-
-
-def _name_of(key: str) -> str:
-    return key.removeprefix(STAGING).replace("/", "~")
-
-
-def _key_of(name: str) -> str:
-    return STAGING + name.replace("~", "/")

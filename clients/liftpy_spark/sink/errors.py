@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from liftpy_bucket.errors import StoreError
 from liftpy_envelope.errors import LiftError
 
 __all__ = [
@@ -11,7 +10,6 @@ __all__ = [
     "SinkModeError",
     "SinkRowError",
     "SinkSchemaError",
-    "StagingDirectoryError",
 ]
 
 
@@ -25,10 +23,6 @@ class SinkModeError(LiftError):
 
 class SinkRowError(LiftError):
     """A row can not become a record: too large, on a subject that the stream does not store, or alike."""
-
-
-class StagingDirectoryError(StoreError):
-    """The directory for staged rows can not be used where the message says, or is another one than the driver's."""
 
 
 class CommitUnclearError(LiftError):

@@ -153,7 +153,7 @@ class StreamTarget(Target):
         window_s: Time for which the stream's nodes know ids, seconds.
         ack_policy: When a chunk counts as published; None leaves it to the stream.
         store: The bucket of the nodes; None where nobody looks for chunks, or only in logs.
-        subject: Subject of all rows that leaders are to read from the bucket; None has them read none.
+        subject: Subject of all rows that leaders are to read from where they are staged; None has them read none.
     """
 
     def __init__(
@@ -231,7 +231,9 @@ class StreamTarget(Target):
         """See `Target`."""
         return self._subject is not None and self._referring.suits(section)
 
-    async def refer(self, section: Section, chunk: int, producer_id: bytes, sequence: int) -> ChunkRange | None:
+    async def refer(
+        self, section: Section, directory: str | None, chunk: int, producer_id: bytes, sequence: int
+    ) -> ChunkRange | None:
         """See `Target`."""
         assert self._subject is not None, "it refers to nothing without one"
         if not self._is_alone:
@@ -241,7 +243,7 @@ class StreamTarget(Target):
             if not self._is_alone:
                 return None
         route = await self._route(self._subject)
-        ack = await self._referring.deliver(route, section, chunk, producer_id, sequence)
+        ack = await self._referring.deliver(route, section, directory, chunk, producer_id, sequence)
         return None if ack is None else ChunkRange(ack.offset + 1 - ack.count, ack.offset + 1, ack.epoch)
 
     async def look(self, partition: int, start: int, producer_id: bytes, stop: int | None = None) -> ChunkScan:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
+from liftpy_bucket.staging.directory import check_path
 from liftpy_envelope.errors import NameInvalidError, SubjectInvalidError
 from liftpy_envelope.names import check_name
 from liftpy_envelope.subject import check_literal
 from liftpy_spark.options.connection import ConnectionOptions
 from liftpy_spark.options.names import CONNECTION_ALIASES, SINK_OPTIONS
 from liftpy_spark.options.values import OptionError, Options
-from liftpy_spark.sink.directory import check_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

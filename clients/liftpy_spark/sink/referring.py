@@ -1,4 +1,4 @@
-"""Messages that say where a chunk is staged: the leader of its partition reads it from the bucket by itself.
+"""Messages that say where a chunk is staged: the leader of its partition reads it by itself.
 
 So the rows of a batch take neither the way through the driver nor that through NATS. It is done where it pays and where
 nobody else listens: for sections of some size, and streams that alone store their subject. The first leader that does
@@ -32,7 +32,7 @@ _SECTION_BYTES_MIN: Final = 256 * 1024  # smaller ones are read by the driver, m
 _UNREAD: Final = frozenset(
     {
         AckErrorCode.STAGED_UNREADABLE,
-        AckErrorCode.UNSUPPORTED,  # it has no bucket
+        AckErrorCode.UNSUPPORTED,  # it has no bucket, or not this directory
         AckErrorCode.MALFORMED,  # it is older, or the rows have another subject
         AckErrorCode.WRONG_STREAM,
     }
@@ -62,14 +62,14 @@ class Referring:
         return self.is_on and section.length >= _SECTION_BYTES_MIN
 
     async def deliver(
-        self, route: Route, section: Section, chunk: int, producer_id: bytes, sequence: int
+        self, route: Route, section: Section, directory: str | None, chunk: int, producer_id: bytes, sequence: int
     ) -> Ack | None:
         """Have the leader append a chunk, and wait for the ack; None where it does not, or nobody knows.
 
         Raises:
             LiftError: nothing can be published.
         """
-        parcel = _StagedParcel(route, section, chunk, producer_id, sequence, self._options.ack_policy)
+        parcel = _StagedParcel(route, section, directory, chunk, producer_id, sequence, self._options.ack_policy)
         try:
             return await self._resender.deliver(
                 parcel,
@@ -81,16 +81,15 @@ class Referring:
         except PublishRefusedError as error:
             if error.code not in _UNREAD:
                 raise
-            self._give_up(error)
+            self._give_up(error, logging.INFO if error.code is AckErrorCode.UNSUPPORTED else logging.WARNING)
         except PublishTimeoutError as error:
-            self._give_up(error)
+            self._give_up(error, logging.WARNING)
         return None
 
-    def _give_up(self, error: Exception) -> None:
+    def _give_up(self, error: Exception, level: int) -> None:
         if self.is_on:
-            logger.warning(
-                "a leader of %s does not read staged rows; the driver publishes them: %s", self._stream, error
-            )
+            text = "the driver publishes what is staged for %s, as a leader does not read it: %s"
+            logger.log(level, text, self._stream, error)
         self.is_on = False
 
 
@@ -101,6 +100,7 @@ class _StagedParcel:
         self,
         route: Route,
         section: Section,
+        directory: str | None,
         chunk: int,
         producer_id: bytes,
         sequence: int,
@@ -108,7 +108,9 @@ class _StagedParcel:
     ) -> None:
         self.route = route
         self.partition = None if route.config.partitions == 1 else section.partition
-        self._section = section
+        self._section = StagedSection(
+            section.key, section.start, section.length, section.chunks, section.crc, directory
+        )
         self._chunk = chunk
         self._producer_id = producer_id
         self._sequence = sequence
@@ -116,9 +118,8 @@ class _StagedParcel:
 
     def wrap(self, reply: str) -> tuple[str, bytes, dict[str, Any]]:
         """See `Parcel`."""
-        section = self._section
         payload = encode_staged(
-            StagedSection(section.key, section.start, section.length, section.chunks, section.crc),
+            self._section,
             self._chunk,
             stream=self.route.config.name,
             producer_id=self._producer_id,

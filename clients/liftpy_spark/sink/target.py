@@ -77,13 +77,16 @@ class Target(Protocol):
         """
 
     def refers(self, section: Section) -> bool:
-        """Whether the leader of its partition is to read a section that is staged in the bucket."""
+        """Whether the leader of its partition is to read a section by itself."""
 
-    async def refer(self, section: Section, chunk: int, producer_id: bytes, sequence: int) -> ChunkRange | None:
-        """Have the leader read a chunk from the bucket, and wait until it is committed.
+    async def refer(
+        self, section: Section, directory: str | None, chunk: int, producer_id: bytes, sequence: int
+    ) -> ChunkRange | None:
+        """Have the leader read a chunk from where it is staged, and wait until it is committed.
 
         Args:
             section: Section that has the chunk.
+            directory: Directory that has the section; None where that is in the bucket.
             chunk: Number of the chunk in it.
             producer_id: As for `publish`.
             sequence: As for `publish`.

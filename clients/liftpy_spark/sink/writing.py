@@ -10,13 +10,14 @@ from uuid import uuid4
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from liftpy_bucket.errors import StagingDirectoryError
 from liftpy_envelope.ack import AckPolicy
 from liftpy_spark.connections import bucket
 from liftpy_spark.sink.accounts import forget
 from liftpy_spark.sink.commit import StagedRows, commit
 from liftpy_spark.sink.contents import RowTally, total_of
 from liftpy_spark.sink.directory import DirectoryPlace
-from liftpy_spark.sink.errors import SinkModeError, SinkRowError, StagingDirectoryError
+from liftpy_spark.sink.errors import SinkModeError, SinkRowError
 from liftpy_spark.sink.link import open_link
 from liftpy_spark.sink.place import BucketPlace
 from liftpy_spark.sink.rows import flushes

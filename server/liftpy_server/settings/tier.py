@@ -6,6 +6,7 @@ import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from liftpy_bucket.staging.directory import check_path
 from liftpy_bucket.store.s3_settings import AddressingStyle, Checksums, S3Settings, is_loopback
 from liftpy_envelope.errors import ConfigError
 from liftpy_envelope.settings import describe
@@ -29,6 +30,10 @@ _OF_STORE: Final = (
     "checksums",
     "quoted_etags",
     "sign_payload",
+)
+_OF_BUCKET: Final = (
+    *("endpoint", "region", "ca_file", "addressing_style", "checksums", "sign_payload"),
+    "staging_directory",
 )
 _RANGES: Final[tuple[tuple[str, float, float], ...]] = (
     ("upload_bytes", 64 * _KIB, 2 * _GIB),
@@ -64,6 +69,8 @@ class TierConfig:
         cache_bytes: Maximum bytes of the disk, for what was read from the bucket.
         read_ahead_bytes: How far a sequential read is ahead of its reader, at most.
         upload_memory_bytes: Bytes of memory, for what uploads, merges and compactions work on at a time.
+        staging_directory: Directory from which leaders read what the sink of Spark stages there; None for the bucket
+            alone.
         ca_file: PEM file with the certificates that the store's certificate is checked against; None for the system's.
         verify: False takes any certificate of the store.
         trust_any_certificate: Has to be said as well where `verify` is False and the store is on another machine.
@@ -86,6 +93,7 @@ class TierConfig:
     cache_bytes: int = _GIB
     read_ahead_bytes: int = 64 * _MIB
     upload_memory_bytes: int = 256 * _MIB
+    staging_directory: str | None = None
     ca_file: str | None = None
     verify: bool = True
     trust_any_certificate: bool = False
@@ -98,9 +106,10 @@ class TierConfig:
         if self.url is not None:
             _check_address(self.url, self.endpoint)
             self._check_verify()
-        for name in ("endpoint", "region", "ca_file", "addressing_style", "checksums", "sign_payload"):
+        for name in _OF_BUCKET:
             if self.url is None and getattr(self, name) is not None:
                 raise ConfigError(f"tier.{name}", "needs tier.url, the bucket: s3://bucket/prefix")
+        self._check_staging()
         for name, low, high in _RANGES:
             value = getattr(self, name)
             if not low <= value <= high:  # also refuses NaN
@@ -110,6 +119,16 @@ class TierConfig:
                 "tier.upload_memory_bytes",
                 f"must hold one upload: tier.upload_bytes is {self.upload_bytes}, this is {self.upload_memory_bytes}",
             )
+
+    def _check_staging(self) -> None:
+        if self.staging_directory is None:
+            return
+        try:
+            is_shortest = check_path(self.staging_directory) == self.staging_directory
+        except ValueError as error:
+            raise ConfigError("tier.staging_directory", str(error)) from None
+        if not is_shortest:
+            raise ConfigError("tier.staging_directory", f"say {check_path(self.staging_directory)}, which is the same")
 
     def _check_verify(self) -> None:
         if self.verify:

@@ -567,7 +567,7 @@ class ReadStagedResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadStagedJob(WorkerRequest[ReadStagedResult]):
-    """Write the chunks of a staged section to a file; see `StagedSection`. `path` is that of the file."""
+    """Write the chunks of a staged section to a file, whose path is `path`; see `StagedSection`."""
 
     job: ClassVar[str] = "read_staged"
     result: ClassVar[type[Any]] = ReadStagedResult
@@ -577,6 +577,7 @@ class ReadStagedJob(WorkerRequest[ReadStagedResult]):
     chunks: int
     crc: int
     path: str
+    directory: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,6 +33,7 @@ SECTIONS = st.builds(
     st.integers(0, 2**63 - 1),
     st.integers(1, 2**31 - 1),
     st.integers(0, 2**32 - 1),
+    st.none() | st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
 )
 
 
@@ -77,6 +78,7 @@ def test_every_field_is_needed(name, make):
 
 WRONG_FIELDS = [
     *[("key", value) for value in ("", b"k", 7, "k" * 513)],
+    *[("directory", value) for value in (b"/d", 7)],
     *[("stream", value) for value in ("", b"orders", "s" * 129)],
     *[(name, value) for name in ("start", "length", "chunks", "crc", "chunk") for value in (-1, 2**63, "1", True, 1.0)],
     *[("chunk", 3), ("crc", 2**32)],

@@ -165,7 +165,9 @@ class TierSide:
         Raises:
             OSError: there can be no directory.
         """
-        staged = StagedRows(self._reader, disk, executor, directory / _STAGED, self._clock, flush)
+        staged = StagedRows(
+            self._reader, disk, executor, directory / _STAGED, self._clock, flush, self._config.staging_directory
+        )
         staged.start()
         self.staged = self.tierer.staged = staged
 

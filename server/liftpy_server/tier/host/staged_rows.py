@@ -1,4 +1,4 @@
-"""Batches that the sink of Spark staged in the bucket: messages say where they are, and the leader reads them.
+"""Batches that the sink of Spark staged: messages say where they are, and the leader reads them.
 
     message taken     its section is asked for, if it is not here: one job of the worker writes all of it to a file
     section here      each message of it is appended with its batch, as if it had come with it
@@ -82,6 +82,7 @@ class StagedRows(StagedReader):
         directory: Directory for sections, with nothing else in it; what was is deleted by `start`.
         clock: Clock of the node.
         flush: Sends the acks that are due.
+        staging: Directory that rows are read from as well; None for none.
 
     Attributes:
         read_sections: How many sections were read.
@@ -96,6 +97,7 @@ class StagedRows(StagedReader):
         directory: Path,
         clock: Clock,
         flush: Callable[[], None],
+        staging: str | None = None,
     ) -> None:
         self._worker = worker
         self._disk = disk
@@ -103,6 +105,7 @@ class StagedRows(StagedReader):
         self._directory = directory
         self._clock = clock
         self._flush = flush
+        self._staging = staging
         self._places = asyncio.Semaphore(_SECTIONS_MAX)
         self._sections: dict[tuple[bytes, StagedSection], _Section] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -129,7 +132,7 @@ class StagedRows(StagedReader):
         """See `StagedReader.take`."""
         staged = message.staged
         assert staged is not None, "its batch is staged"
-        refusal = _refusal(partition, message, staged.section)
+        refusal = _refusal(partition, message, staged.section, self._staging)
         if refusal is not None:
             return refusal
         if self._waiting >= _WAITING_MAX:
@@ -238,8 +241,8 @@ class StagedRows(StagedReader):
             waiting.partition.refuse(item, refusal)
 
 
-def _refusal(partition: Partition, message: Incoming, section: StagedSection) -> Refusal | None:
-    """Why a message is not even looked up in the bucket."""
+def _refusal(partition: Partition, message: Incoming, section: StagedSection, staging: str | None) -> Refusal | None:
+    """Why it is not even looked up what a message is about."""
     if not message.destination:
         text = "a batch that is staged asks for an ack: without one, nobody would notice that it can not be read"
         return Refusal(AckErrorCode.MALFORMED, text)
@@ -247,13 +250,16 @@ def _refusal(partition: Partition, message: Incoming, section: StagedSection) ->
     if not is_staged_key(section.key) or not section.key.startswith(prefix):
         text = f"{section.key!r:.200} is nothing that is staged for stream {partition.stream.name}"
         return Refusal(AckErrorCode.MALFORMED, text)
+    if section.directory not in {None, staging}:
+        text = f"this node reads nothing from the directory {section.directory!r:.200}, see tier.staging_directory"
+        return Refusal(AckErrorCode.UNSUPPORTED, text)
     if section.length > _SECTION_BYTES_MAX:
         return _unreadable(f"{section.length} bytes are staged in one piece, and {_SECTION_BYTES_MAX} are read as one")
     return None
 
 
 def _unreadable(text: str) -> Refusal:
-    return Refusal(AckErrorCode.STAGED_UNREADABLE, f"{text}. Nothing is stored; publish the records themselves")
+    return Refusal(AckErrorCode.STAGED_UNREADABLE, f"{text} (nothing is stored: publish the records themselves)")
 
 
 def _wait_s_max(window_s: float) -> float:

@@ -34,6 +34,13 @@ def test_variables_and_flags_reach_it():
         ({"endpoint": "http://127.0.0.1:9000"}, "tier.endpoint: needs tier.url"),
         ({"region": "eu-central-1"}, "tier.region: needs tier.url"),
         ({"url": "s3://bucket", "endpoint": "127.0.0.1:9000"}, "tier.endpoint: .*https?://"),
+        ({"staging_directory": "/srv/staging"}, "tier.staging_directory: needs tier.url"),
+        (
+            {"url": "s3://bucket", "staging_directory": "staging"},
+            "tier.staging_directory: 'staging' is no absolute path",
+        ),
+        ({"url": "s3://bucket", "staging_directory": "/a/../b"}, "tier.staging_directory: .* no plain path"),
+        ({"url": "s3://bucket", "staging_directory": "/a/b/"}, "tier.staging_directory: say /a/b, "),
         ({"url": "s3://bucket", "upload_bytes": 1}, "tier.upload_bytes: must be between"),
         ({"upload_age_s": float("nan")}, "tier.upload_age_s: must be between"),
         ({"ca_file": "ca.pem"}, "tier.ca_file: needs tier.url"),

@@ -15,7 +15,9 @@ from uuid import uuid4
 import pyarrow as pa
 import pytest
 
-from liftpy_bucket.errors import ObjectMissingError, StagingDamagedError
+from liftpy_bucket.errors import ObjectMissingError, StagingDamagedError, StagingDirectoryError
+from liftpy_bucket.staging import directory as staging_directory
+from liftpy_bucket.staging.directory import check_path
 from liftpy_bucket.staging.section import RowChunk, Section
 from liftpy_bucket.staging.source import load_section
 from liftpy_spark.jobs.collect.directory import collect_directory
@@ -23,8 +25,8 @@ from liftpy_spark.options.values import OptionError
 from liftpy_spark.sink import directory as sink_directory
 from liftpy_spark.sink import writing
 from liftpy_spark.sink.decision import Decision, SinkBatch
-from liftpy_spark.sink.directory import DirectoryPlace, check_path, prepare
-from liftpy_spark.sink.errors import SinkRowError, StagingDirectoryError
+from liftpy_spark.sink.directory import DirectoryPlace, prepare
+from liftpy_spark.sink.errors import SinkRowError
 from liftpy_spark.sink.staging import stage
 from liftpy_spark.sink.writing import stage_rows
 from support.fault_store import Crash
@@ -197,7 +199,7 @@ def test_a_directory_that_can_not_be_used_is_refused_by_the_driver(tmp_path, mon
         prepare(str(tmp_path))
     disk = SimDisk()
     disk.fail("create", code=errno.EROFS)
-    monkeypatch.setattr(sink_directory, "OsDisk", lambda: disk)
+    monkeypatch.setattr(staging_directory, "OsDisk", lambda: disk)
     with pytest.raises(OptionError, match=r"^option 'stagingDirectory': /sim can not be used .*Read-only file system"):
         prepare(str(ROOT))
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.errors import StagingDamagedError
+from liftpy_bucket.staging.directory import DirectorySource
 from liftpy_bucket.staging.section import Section
 from liftpy_bucket.staging.source import BucketSource, load_section
 from liftpy_envelope.envelope import encode_batch
@@ -13,6 +14,7 @@ from liftpy_log.storage.disk import OsDisk
 from liftpy_server.tier.requests import ReadStagedResult, StagedBatch
 
 if TYPE_CHECKING:
+    from liftpy_bucket.staging.source import SectionSource
     from liftpy_bucket.store.object_store import ObjectStore
     from liftpy_log.storage.disk import File
     from liftpy_server.tier.requests import ReadStagedJob
@@ -31,7 +33,7 @@ def read_staged(store: ObjectStore, request: ReadStagedJob) -> ReadStagedResult:
 
     Raises:
         StagingDamagedError: it is gone, or not as it was written, or too large.
-        StoreError: the bucket can not be read.
+        StoreError: the bucket, or the directory, can not be read.
         OSError: the file can not be written; then there is none.
     """
     path = Path(request.path)
@@ -39,7 +41,7 @@ def read_staged(store: ObjectStore, request: ReadStagedJob) -> ReadStagedResult:
     try:
         file = OsDisk().open(path, create=True)
         try:
-            return ReadStagedResult(batches=_write(BucketSource(store), section, file))
+            return ReadStagedResult(batches=_write(_source(store, request.directory), section, file))
         finally:
             file.close()
     except BaseException:
@@ -47,7 +49,11 @@ def read_staged(store: ObjectStore, request: ReadStagedJob) -> ReadStagedResult:
         raise
 
 
-def _write(source: BucketSource, section: Section, file: File) -> tuple[StagedBatch, ...]:
+def _source(store: ObjectStore, directory: str | None) -> SectionSource:
+    return BucketSource(store) if directory is None else DirectorySource(directory, "tier.staging_directory")
+
+
+def _write(source: SectionSource, section: Section, file: File) -> tuple[StagedBatch, ...]:
     batches: list[StagedBatch] = []
     size = 0
     for chunk in load_section(source, section):

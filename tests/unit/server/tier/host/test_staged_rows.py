@@ -17,6 +17,7 @@ from liftpy_server.tier.host import staged_rows
 from liftpy_server.tier.host.staged_rows import StagedRows
 from liftpy_server.tier.jobs.reads import staged
 from liftpy_server.tier.jobs.reads.staged import read_staged
+from liftpy_spark.sink.directory import DirectoryPlace
 from liftpy_spark.sink.place import BucketPlace
 from liftpy_spark.sink.staging import stage
 from support.envelopes import PRODUCER
@@ -62,14 +63,15 @@ class Worker:
 class World:
     """A node that leads a stream, and a bucket in which rows are staged."""
 
-    def __init__(self, directory, **settings):
+    def __init__(self, directory, staging=None, **settings):
         self.kit = Kit(directory / "logs", **settings)
         self.store = MemoryStore()
         self.worker = Worker(self.store)
         self.directory = directory / "staged"
         self.executor = ThreadPoolExecutor(1)
         self.rows = StagedRows(
-            *(self.worker, self.kit.disk, self.executor, self.directory, self.kit.clock, self.kit.outbox.flush)
+            *(self.worker, self.kit.disk, self.executor, self.directory, self.kit.clock, self.kit.outbox.flush),
+            staging,
         )
         self.directory.mkdir()
         (self.directory / "left.rows").write_bytes(b"by a node that was killed")
@@ -252,6 +254,29 @@ async def test_what_is_not_staged_for_this_stream_is_not_even_looked_up(world, c
     section = world.stage([b"a"])._replace(**changes)
     world.receive(section, 0, **options)
     assert world.kit.errors() == [(b"r.0", code)]
+    assert world.worker.asked == []
+
+
+async def test_rows_in_the_directory_that_the_node_was_told(make, tmp_path):
+    world = make(staging=str(tmp_path))
+    rows = [RowChunk(0, SUBJECT, pa.record_batch({"value": pa.array([b"a", b"b"], pa.binary())}))]
+    (section,) = stage(DirectoryPlace(str(tmp_path)), OURS, rows, "ab" * 16)
+    staged = StagedSection(OURS, section.start, section.length, section.chunks, section.crc, str(tmp_path))
+    world.receive(staged, 0)
+    await world.finish()
+    assert world.kit.stored() == [b"a", b"b"]
+    DirectoryPlace(str(tmp_path)).delete([OURS])
+    world.receive(staged, 0, sequence=1)
+    await world.finish()
+    assert "is its directory mounted here" in world.kit.acks()[-1][1]["error"]["description"]
+
+
+@pytest.mark.parametrize("staging", [None, "/srv/staging"])
+async def test_no_other_directory_is_read(make, staging):
+    world = make(staging=staging)
+    section = world.stage([b"a"])._replace(directory="/etc")
+    world.receive(section, 0)
+    assert world.kit.errors() == [(b"r.0", AckErrorCode.UNSUPPORTED)]
     assert world.worker.asked == []
 
 
