@@ -101,22 +101,24 @@ def _act(action, frame, names, count):
 
 
 def sink(home, url, options, streams, files, count):
-    """Append what is in files to two streams for each run, by way of the bucket and of a directory.
+    """Append what is in files to three streams for each run: leaders read bucket or directory, or the driver does.
 
     And to what only counts it, and to Parquet.
     """
     staging = Path(home) / "staging"
     staging.mkdir(parents=True, exist_ok=True)
     by_directory = options | {"stagingDirectory": str(staging)}
-    figures = {"liftpy": [], "by a directory": [], "counting sink": [], "write.parquet": []}
+    by_driver = options | {"stagedReader": "driver"}
+    figures = {"liftpy": [], "by a directory": [], "by the driver": [], "counting sink": [], "write.parquet": []}
     cpu = {name: [] for name in figures}
     with session(home) as spark, liftpy.connect_sync(url, timeout_s=10.0) as lift:
         spark.dataSource.register(ReadyBatches)
         frame = spark.read.parquet(files)
-        for run, (stream, other) in enumerate(streams):
+        for run, (stream, other, third) in enumerate(streams):
             appends = {
                 "liftpy": lambda stream=stream: _append(frame, options, stream, lift, count),
                 "by a directory": lambda other=other: _append(frame, by_directory, other, lift, count),
+                "by the driver": lambda third=third: _append(frame, by_driver, third, lift, count),
                 "counting sink": lambda: frame.write.format("ready-batches").mode("append").save(),
                 "write.parquet": lambda: frame.write.mode("overwrite").parquet(str(Path(home) / "written")),
             }

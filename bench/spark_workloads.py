@@ -151,8 +151,9 @@ def _cpu_text(by_contestant):
 def sink(home, plan):
     """Records appended to a stream exactly once, until all of them can be read."""
     with tier_rig(home) as (bucket, start):
-        node = start("sink", upload_age_s=_AGE_S)
-        streams = [(f"sink{number}", f"files{number}") for number in range(plan.runs + 1)]
+        node = start("sink", upload_age_s=_AGE_S, staging_directory=home / "spark" / "staging")
+        kinds = ("sink", "files", "driver")
+        streams = [tuple(f"{kind}{number}" for kind in kinds) for number in range(plan.runs + 1)]
         for stream in chain(*streams):
             node.create(stream, stream, partitions=_PARTITIONS, tier=False)
         files = _fresh(home / "files")
@@ -161,10 +162,13 @@ def sink(home, plan):
         arguments |= {"files": str(files), "count": plan.spark_records, "home": str(home / "spark")}
         found = _run("spark_driver", "sink", bucket, **arguments)
     figures = found["figures"]
-    by_directory = figures.pop("by a directory")
+    by_directory, by_driver = figures.pop("by a directory"), figures.pop("by the driver")
     row = Row("spark, sink, exactly once, 128 B", "always", "records/s", peer="counting sink", is_absolute=True)
     row.runs = figures
-    row.note = f"write.parquet {row.median('write.parquet'):,.0f}/s; {_cpu_text(found['cpu'])}"
+    row.note = (
+        f"write.parquet {row.median('write.parquet'):,.0f}/s; by the driver {statistics.median(by_driver):,.0f}/s; "
+        f"{_cpu_text(found['cpu'])}"
+    )
     yield row
     name = "spark, sink, exactly once by a directory, 128 B"
     second = Row(name, "always", "records/s", peer="counting sink", is_absolute=True)

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from liftpy_server.admin.groups.lags import GROUP_PARTITIONS_MAX, GROUPS_MAX
 from liftpy_server.admin.info import node_info
 from liftpy_server.canary.metrics import canary_metrics
+from liftpy_server.tier.host.staged_rows import staged_metrics
 from liftpy_server.tier.host.status import tier_metrics
 from liftpy_server.tier.reads.metrics import cold_metrics
 
@@ -115,6 +116,8 @@ class _NodeCollector(Collector):
         yield from self._groups(shown)
         if self._node.tier is not None:
             yield from tier_metrics(self._node.tier.status(0))
+            if self._node.tier.staged is not None:
+                yield from staged_metrics(self._node.tier.staged)
         if self._node.cold is not None:
             yield from cold_metrics(self._node.cold.status)
         if self._node.canary is not None:

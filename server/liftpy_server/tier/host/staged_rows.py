@@ -15,6 +15,8 @@ import logging
 from typing import TYPE_CHECKING, Final, NamedTuple
 from uuid import uuid4
 
+from prometheus_client.core import CounterMetricFamily
+
 from liftpy_bucket.staging.section import STAGING, is_staged_key
 from liftpy_envelope.envelope import BatchEnvelope, decode_envelope
 from liftpy_envelope.errors import AckErrorCode, EnvelopeError
@@ -25,9 +27,11 @@ from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.requests import ReadStagedJob
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Executor
     from pathlib import Path
+
+    from prometheus_client.metrics_core import Metric
 
     from liftpy_envelope.envelope import StagedSection
     from liftpy_log.clock import Clock
@@ -37,7 +41,7 @@ if TYPE_CHECKING:
     from liftpy_server.tier.requests import StagedBatch
     from liftpy_server.tier.worker.port import Worker
 
-__all__ = ["StagedRows"]
+__all__ = ["StagedRows", "staged_metrics"]
 
 logger = logging.getLogger(__name__)
 
@@ -85,8 +89,9 @@ class StagedRows(StagedReader):
         staging: Directory that rows are read from as well; None for none.
 
     Attributes:
-        read_sections: How many sections were read.
-        read_bytes: Bytes that they have in the bucket.
+        sections: How many sections were read.
+        bytes: Bytes that they have where they are staged.
+        failures: Sections that could not be read.
     """
 
     def __init__(
@@ -110,7 +115,7 @@ class StagedRows(StagedReader):
         self._sections: dict[tuple[bytes, StagedSection], _Section] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = 0
-        self.read_sections = self.read_bytes = 0
+        self.sections = self.bytes = self.failures = 0
 
     def start(self) -> None:
         """Begin with an empty directory. Waits for the disk.
@@ -165,6 +170,7 @@ class StagedRows(StagedReader):
                     batches = await self._read(name[1], path)
                     file = self._disk.open(path)
                 except (TierWorkError, OSError) as error:
+                    self.failures += 1
                     self._refuse_all(section, f"what is staged can not be read: {error}")
                     return
                 try:
@@ -178,8 +184,8 @@ class StagedRows(StagedReader):
 
     async def _read(self, place: StagedSection, path: Path) -> tuple[StagedBatch, ...]:
         result = await self._worker.call(ReadStagedJob(**place._asdict(), path=str(path)))
-        self.read_sections += 1
-        self.read_bytes += place.length
+        self.sections += 1
+        self.bytes += place.length
         return result.batches
 
     async def _append_all(self, batches: tuple[StagedBatch, ...], file: File, section: _Section) -> None:
@@ -239,6 +245,19 @@ class StagedRows(StagedReader):
         if waiting.partition.is_leading:
             item = AckItem(message.destination, -1, correlation_id=message.options.correlation_id)
             waiting.partition.refuse(item, refusal)
+
+
+_COUNTERS: Final = (
+    ("sections", "sections of rows that the sink of Spark staged and this node read"),
+    ("bytes", "bytes that they have where they are staged"),
+    ("failures", "sections that could not be read; the driver publishes them"),
+)
+
+
+def staged_metrics(rows: StagedRows) -> Iterator[Metric]:
+    """What a node has read of staged rows, as metrics."""
+    for name, text in _COUNTERS:
+        yield CounterMetricFamily(f"liftpy_staged_{name}", text, value=float(getattr(rows, name)))
 
 
 def _refusal(partition: Partition, message: Incoming, section: StagedSection, staging: str | None) -> Refusal | None:

@@ -55,7 +55,8 @@ def node(kit, tmp_path):
     node.groups.told = lambda _: iter([ToldGroup("billing", iter([(key, committed)]), [key], 2)])
     node.group_lags = {("billing", key): 7}
     node.durations = {name: Histogram() for name in DURATIONS}
-    node.tier = SimpleNamespace(status=lambda _: TIER)
+    staged = SimpleNamespace(sections=1, bytes=2, failures=3)
+    node.tier = SimpleNamespace(status=lambda _: TIER, staged=staged)
     node.canary = CanaryHost(replace(node.config, tier=TierConfig(url="s3://bucket/prefix")), node.clock)
     node.cold = SimpleNamespace(status=ColdStatus(ColdCounters(failures=Counter(x=1)), 0, 0, 0))
     return node

@@ -147,7 +147,7 @@ async def test_each_chunk_is_appended_once_with_its_ack_and_the_file_goes(world)
     assert {record.subject for record in world.kit.records()} == {b"orders.a"}
     assert len(world.worker.asked) == 1, "a section is read at once"
     assert list(world.directory.iterdir()) == []
-    assert (world.rows.read_sections, world.rows.read_bytes) == (1, section.length)
+    assert (world.rows.sections, world.rows.bytes, world.rows.failures) == (1, section.length, 0)
 
 
 async def test_what_is_stored_is_acknowledged_again_and_not_read_again(world):
@@ -226,6 +226,7 @@ async def test_what_can_not_be_read_is_refused_and_nothing_is_stored(world, monk
         (b"r.1", AckErrorCode.STAGED_UNREADABLE),
     ]
     assert said in refused[0][1]["error"]["description"]
+    assert (world.rows.sections, world.rows.failures) == (0, 1)
     assert world.kit.stored() == []
     assert list(world.directory.iterdir()) == []
 
