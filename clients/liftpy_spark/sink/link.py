@@ -182,7 +182,8 @@ class StreamTarget(Target):
         )
         self._referring = Referring(self._resender, self._options, stream)
         self._subject = subject
-        self._is_alone = False  # the stream, as far as is known, with this subject
+        self._is_alone: bool | None = None  # the stream with this subject; None until somebody asked
+        self._asking = asyncio.Lock()
         self._routes: dict[str, Route] = {}
         self._epochs: dict[int, int] = {}  # of the leaders that were asked for the ends
 
@@ -236,12 +237,12 @@ class StreamTarget(Target):
     ) -> ChunkRange | None:
         """See `Target`."""
         assert self._subject is not None, "it refers to nothing without one"
+        async with self._asking:
+            if self._is_alone is None:
+                self._is_alone = len(await self._session.cluster.storing(self._subject, fresh=True)) == 1
+                self._referring.is_on &= self._is_alone  # another stream would not get the rows
         if not self._is_alone:
-            streams = await self._session.cluster.storing(self._subject, fresh=True)
-            self._is_alone = len(streams) == 1
-            self._referring.is_on &= self._is_alone  # another stream would not get the rows
-            if not self._is_alone:
-                return None
+            return None
         route = await self._route(self._subject)
         ack = await self._referring.deliver(route, section, directory, chunk, producer_id, sequence)
         return None if ack is None else ChunkRange(ack.offset + 1 - ack.count, ack.offset + 1, ack.epoch)

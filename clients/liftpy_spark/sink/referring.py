@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any, Final
 
+from liftpy_bucket.staging.section import SECTION_BYTES_MAX
 from liftpy_client.errors import PublishTimeoutError
 from liftpy_client.publisher.ack_inbox import AckInbox
 from liftpy_client.publisher.delivery import RETRIABLE
@@ -59,7 +60,7 @@ class Referring:
 
     def suits(self, section: Section) -> bool:
         """Whether a leader is to read a section."""
-        return self.is_on and section.length >= _SECTION_BYTES_MIN
+        return self.is_on and _SECTION_BYTES_MIN <= section.length <= SECTION_BYTES_MAX
 
     async def deliver(
         self, route: Route, section: Section, directory: str | None, chunk: int, producer_id: bytes, sequence: int

@@ -54,6 +54,23 @@ class ReadingCache:
         """What reads an object, or one member of it; it keeps the footer."""
         return self._readers.get_or_make((key, extent.start), lambda: ObjectReader(self._store, key, extent))
 
+    def set_root(self, node: str) -> LoadedRoot | None:
+        """The root of the set manifest of a node as it is now; None where the node has none.
+
+        Raises:
+            StoreError, ManifestCorruptError, BucketVersionError: it can not be read.
+        """
+        return self._newest(self._set_file(node))
+
+    def part_of(self, node: str, loaded: LoadedRoot, path: PartitionPath) -> SetPart:
+        """What a set manifest said of a partition when its root was read.
+
+        Raises:
+            StoreError, ManifestCorruptError, BucketVersionError: it can not be read.
+            OvertakenError: it can not be told any more, as the manifest is another one by now.
+        """
+        return self._set_file(node).part(loaded.root, path)
+
     def set_part(self, node: str, path: PartitionPath) -> SetPart | None:
         """What the set manifest of a node says of a partition now; None where the node has none.
 
@@ -61,7 +78,7 @@ class ReadingCache:
             StoreError, ManifestCorruptError, BucketVersionError: it can not be read.
             OvertakenError: it was another one at every look.
         """
-        file = SetManifestFile(self._store, node, new_id=_commits_nothing, pages=self._pages)
+        file = self._set_file(node)
         for _ in range(_LOOKS_MAX):
             loaded = self._newest(file)
             if loaded is None:
@@ -71,6 +88,9 @@ class ReadingCache:
             except OvertakenError:
                 continue
         raise OvertakenError(f"the set manifest of node {node} was written {_LOOKS_MAX} times while it was read")
+
+    def _set_file(self, node: str) -> SetManifestFile:
+        return SetManifestFile(self._store, node, new_id=_commits_nothing, pages=self._pages)
 
     def _newest(self, file: SetManifestFile) -> LoadedRoot | None:
         loaded = file.load_root(self._sets.get(file.node))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.stream_sets.format import SetPart
     from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer
 
-__all__ = ["IgnoredMember", "Resolved", "ResolvedMember", "counting", "counts", "resolve"]
+__all__ = ["IgnoredMember", "Resolved", "ResolvedMember", "continuing_nodes", "counting", "counts", "resolve"]
 
 
 class ResolvedMember(NamedTuple):
@@ -79,6 +79,11 @@ def _spans(root: Root) -> Iterator[tuple[Claim, int, int]]:
     for claim, following in pairwise(root.claims):
         yield claim, max(claim.start, root.end), following.start
     yield root.claims[-1], max(root.claims[-1].start, root.end), INT64_MAX
+
+
+def continuing_nodes(root: Root) -> tuple[str, ...]:
+    """The nodes whose shared objects may hold what follows on a root."""
+    return tuple(dict.fromkeys(claim.node for claim, start, end in _spans(root) if start < end))
 
 
 def counts(member: SetMember, node: str, root: Root) -> bool:

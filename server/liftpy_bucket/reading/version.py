@@ -3,7 +3,8 @@
 A version stays as it is, whatever is committed meanwhile; but the objects that it names may be collected, unless a pin
 holds them: `ObjectMissingError` then says that a newer version is to be opened.
 
-To find any offset costs at most four requests: the root, one snapshot, the footer of an object, and a row group.
+To find any offset costs at most four requests: the root, one snapshot, the footer of an object, and a row group. One in
+a shared object costs four if it is known whose it is: the set manifest's root, the root, a page, and the member.
 """
 
 from __future__ import annotations
@@ -17,15 +18,17 @@ from liftpy_bucket.layout import set_object_key
 from liftpy_bucket.objects.pointers import StreamObjectPointer
 from liftpy_bucket.objects.read import fragment_key, trimmed
 from liftpy_bucket.reading.cache import ReadingCache
-from liftpy_bucket.reading.resolving import resolve
+from liftpy_bucket.reading.resolving import continuing_nodes, resolve
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     import pyarrow as pa
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
+    from liftpy_bucket.manifest.stream_sets.file import LoadedRoot
+    from liftpy_bucket.manifest.stream_sets.format import SetPart
     from liftpy_bucket.objects.pointers import Extent, SetMember, SnapshotPointer
     from liftpy_bucket.objects.read import ObjectReader
     from liftpy_bucket.reading.resolving import Resolved, ResolvedMember
@@ -192,7 +195,12 @@ class TierVersion:
 
 
 def open_version(
-    store: ObjectStore, path: PartitionPath, *, offset: int | None = None, cache: ReadingCache | None = None
+    store: ObjectStore,
+    path: PartitionPath,
+    *,
+    offset: int | None = None,
+    cache: ReadingCache | None = None,
+    nodes: Iterable[str] = (),
 ) -> TierVersion | None:
     """The newest version; None when there is nothing of the partition in the bucket.
 
@@ -202,6 +210,7 @@ def open_version(
         offset: Offset that is to be read: when the root holds it, nothing else is looked at, and the version ends
             there.
         cache: Cache of the same store.
+        nodes: Nodes whose shared objects hold the end of it, as far as somebody knows; one request less if that is so.
 
     Raises:
         StoreError, ManifestCorruptError, BucketVersionError: a manifest can not be read.
@@ -209,9 +218,14 @@ def open_version(
     """
     cache = cache or ReadingCache(store)
     file = cache.root_file(path)
+    earlier = {node: cache.set_root(node) for node in nodes}
     loaded = file.load()
     if loaded is None:
         return None
+    if earlier and loaded.root.claims and (offset is None or offset >= loaded.root.end):
+        parts = _parts(cache, path, earlier, continuing_nodes(loaded.root))
+        if parts is not None:
+            return TierVersion(store, path, loaded.root, resolve(loaded.root, parts), cache)
     for _ in range(_LOOKS_MAX):
         root = loaded.root
         if not root.claims or (offset is not None and offset < root.end):
@@ -223,3 +237,25 @@ def open_version(
             return TierVersion(store, path, root, resolve(root, there), cache)
         loaded = newer
     raise OvertakenError(f"{path.root} was written {_LOOKS_MAX} times while it was read")
+
+
+def _parts(
+    cache: ReadingCache, path: PartitionPath, earlier: Mapping[str, LoadedRoot | None], nodes: Iterable[str]
+) -> dict[str, SetPart] | None:
+    """What set manifests said of a partition that were read before its root; None where that is not known of all.
+
+    What was there before a root was written is bounded by it: a deposed leader's by the claim of the next one, and what
+    moved into the root is in it. So the root need not be looked at again.
+    """
+    found = {}
+    for node in nodes:
+        if node not in earlier:
+            return None
+        loaded = earlier[node]
+        if loaded is None:
+            continue
+        try:
+            found[node] = cache.part_of(node, loaded, path)
+        except OvertakenError:
+            return None
+    return found

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["STAGING", "RowChunk", "Section", "is_staged_key"]
+__all__ = ["SECTION_BYTES_MAX", "STAGING", "RowChunk", "Section", "is_staged_key"]
 
 STAGING: Final = "spark/staging/"
+SECTION_BYTES_MAX: Final = 64 * 1024 * 1024
+"""How large a section may be that a leader reads."""
 _KEY: Final = re.compile(
     rf"{STAGING}[0-9a-f]{{32}}/[A-Za-z0-9][A-Za-z0-9_.-]{{0,127}}/[0-9]{{20}}/[0-9]{{5,10}}-[0-9a-f]{{32}}\.arrows"
 )

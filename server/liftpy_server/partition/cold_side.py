@@ -24,9 +24,11 @@ class ColdSide:
         delete_horizon: Tombstones below this offset may be gone.
         stored_bytes: Stored bytes of the objects that hold it, as far as this leader knows.
         records: How many there are, as far as this leader knows.
+        root_end: Offset after the last one in objects of its own, or less.
+        holders: Nodes whose shared objects hold what follows, as far as this leader knows.
     """
 
-    __slots__ = ("delete_horizon", "end", "epochs", "records", "start", "stored_bytes")
+    __slots__ = ("delete_horizon", "end", "epochs", "holders", "records", "root_end", "start", "stored_bytes")
 
     def __init__(
         self,
@@ -37,6 +39,8 @@ class ColdSide:
         *,
         stored_bytes: int = 0,
         records: int = 0,
+        root_end: int = 0,
+        holders: Iterable[str] = (),
     ) -> None:
         self.start = start
         self.end = end
@@ -44,6 +48,8 @@ class ColdSide:
         self.delete_horizon = delete_horizon
         self.stored_bytes = stored_bytes
         self.records = records
+        self.root_end = root_end
+        self.holders = frozenset(holders)
 
     def advance(self, end: int, epochs: Iterable[tuple[int, int]]) -> None:
         """More is there: everything up to `end`, of which `epochs` tells the leader epochs."""

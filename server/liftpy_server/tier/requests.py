@@ -613,6 +613,7 @@ class FetchChunkJob(WorkerRequest[FetchChunkResult]):
         path: Path of the file.
         until: All up to this offset is to be written, while it is not far more than `bytes_max`.
         following_bytes: Bytes of each fetch that may follow; none is foreseen with 0.
+        nodes: Nodes whose shared objects hold the offset, as far as the leader knows.
     """
 
     job: ClassVar[str] = "fetch"
@@ -627,6 +628,7 @@ class FetchChunkJob(WorkerRequest[FetchChunkResult]):
     path: str
     until: int | None = None
     following_bytes: int = 0
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -196,6 +196,8 @@ class TierJobs:
             answer.delete_horizon,
             stored_bytes=answer.bytes,
             records=answer.records,
+            root_end=answer.root_end,
+            holders=answer.holders,
         )
         return False
 
@@ -224,6 +226,7 @@ class TierJobs:
         objects, slices = moved(job, answer.end)
         asked = [(place, replace(job, slices=slices))]
         self._uploaded(task, {place.key: answer.end}, asked, answer.stored_bytes, objects=objects)
+        _is_in_root(partition, answer.end)
         return False
 
     async def _upload_set(self, task: Task) -> bool:
@@ -250,6 +253,9 @@ class TierJobs:
         told = {(member.uuid, member.partition): member.end for member in answer.members}
         ends = {place.key: told.get((place.key.uuid.hex(), place.key.partition), 0) for place, _ in asked}
         self._uploaded(task, ends, asked, answer.stored_bytes)
+        for place, _ in asked:
+            if (shared := self._partitions.get(place.key)) is not None and shared.cold is not None:
+                shared.cold.holders |= {identity.node_id}
         return False
 
     def _note_manifest(self, size: int) -> None:
@@ -360,11 +366,13 @@ class TierJobs:
 
     async def _merge(self, task: Task) -> bool:
         (place,) = task.places
-        self._partition(place)
+        partition = self._partition(place)
         uuid, number = _name(place)
+        end = place.tiered_end
         answer = await self._worker.call(MergeJob(uuid=uuid, partition=number, epoch=place.epoch))
         if not answer.left:
             self._gone.held(place.key, ())
+            _is_in_root(partition, end)
         self._schedule.kept_up(task, None, self._now_s())
         return False
 
@@ -412,6 +420,12 @@ class TierJobs:
         if answer.left:
             self._schedule.collects_sets_again(self._now_s())
         return False
+
+
+def _is_in_root(partition: Partition, end: int) -> None:
+    """What the bucket has of a partition up to an offset is in objects of its own."""
+    if partition.cold is not None:
+        partition.cold.root_end = max(partition.cold.root_end, end)
 
 
 def _name(place: Place) -> tuple[str, int]:

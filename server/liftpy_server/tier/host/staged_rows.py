@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from prometheus_client.core import CounterMetricFamily
 
-from liftpy_bucket.staging.section import STAGING, is_staged_key
+from liftpy_bucket.staging.section import SECTION_BYTES_MAX, STAGING, is_staged_key
 from liftpy_envelope.envelope import BatchEnvelope, decode_envelope
 from liftpy_envelope.errors import AckErrorCode, EnvelopeError
 from liftpy_server.messages.incoming import Refusal, with_batch
@@ -46,7 +46,6 @@ __all__ = ["StagedRows", "staged_metrics"]
 logger = logging.getLogger(__name__)
 
 _SECTIONS_MAX: Final = 3  # at a time: what reads the bucket does one job more
-_SECTION_BYTES_MAX: Final = 128 * 1024 * 1024
 _WAITING_MAX: Final = 4_096  # messages
 _IDLE_S: Final = 2.0
 _WAIT_S_MAX: Final = 30.0
@@ -272,8 +271,8 @@ def _refusal(partition: Partition, message: Incoming, section: StagedSection, st
     if section.directory not in {None, staging}:
         text = f"this node reads nothing from the directory {section.directory!r:.200}, see tier.staging_directory"
         return Refusal(AckErrorCode.UNSUPPORTED, text)
-    if section.length > _SECTION_BYTES_MAX:
-        return _unreadable(f"{section.length} bytes are staged in one piece, and {_SECTION_BYTES_MAX} are read as one")
+    if section.length > SECTION_BYTES_MAX:
+        return _unreadable(f"{section.length} bytes are staged in one piece, and {SECTION_BYTES_MAX} are read as one")
     return None
 
 

@@ -275,6 +275,7 @@ class Fetches:
                 bytes_max=fetch.target_bytes,
                 until=fetch.until,
                 following_bytes=self._more_than(fetch.target_bytes),
+                nodes=tuple(sorted(cold.holders)) if offset >= cold.root_end else (),
                 codec=partition.stream.config.compression.value,
                 path=str(path),
             )

@@ -25,7 +25,7 @@ from liftpy_server.tier.jobs.reads.fetch_runs import BROKEN, HoleError, Runs, Wa
 from liftpy_server.tier.requests import FetchChunkResult, Hole, OffsetAtTimeResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import TypeVar
 
     from liftpy_bucket.manifest.root.file import RootFile
@@ -59,7 +59,12 @@ class _Bucket:
         self._versions: LruCache[PartitionPath, tuple[TierVersion, float]] = LruCache(_VERSIONS_MAX)
 
     def read(
-        self, store: ObjectStore, path: PartitionPath, offset: int | None, read: Callable[[TierVersion], _Answer]
+        self,
+        store: ObjectStore,
+        path: PartitionPath,
+        offset: int | None,
+        read: Callable[[TierVersion], _Answer],
+        nodes: Iterable[str] = (),
     ) -> _Answer:
         """Read of a version that was the newest a moment ago, if it has the offset; of the newest one otherwise.
 
@@ -73,7 +78,7 @@ class _Bucket:
             except (*BROKEN, HoleError):
                 self._versions.drop(path)  # merged or collected meanwhile
         looked_s = time.monotonic()
-        version = open_version(store, path, offset=offset, cache=self._cache)
+        version = open_version(store, path, offset=offset, cache=self._cache, nodes=nodes)
         if version is None:
             raise ObjectMissingError(path.root)
         self._versions.put(path, (version, looked_s))
@@ -144,7 +149,7 @@ def fetch(store: ObjectStore, request: FetchChunkJob) -> FetchChunkResult:
             file.close()
 
     try:
-        return bucket.read(store, path, wanted.offset, write)
+        return bucket.read(store, path, wanted.offset, write, request.nodes)
     except HoleError as error:
         file_path.unlink(missing_ok=True)
         code = "missing" if error.is_missing else "corrupt"
