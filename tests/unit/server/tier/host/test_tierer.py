@@ -51,6 +51,7 @@ async def test_what_is_committed_is_claimed_and_uploaded(bench):
     assert (member["base"], member["end"], member["tier_epoch"]) == (0, 4, 7)
     assert sum(piece["length"] for piece in member["slices"]) == bench.partition.log.size_bytes
     assert (bench.partition.cold.start, bench.partition.cold.epochs.latest) == (0, 7)
+    assert (bench.partition.cold.holders, bench.partition.cold.root_end) == ({"n1"}, 0)
     bench.store(3)
     await bench.tiered()
     assert bench.worker.jobs()[3:] == ["upload_set"]

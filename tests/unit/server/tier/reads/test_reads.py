@@ -121,6 +121,15 @@ async def cold(make_cold):
     return made
 
 
+async def test_it_is_said_whose_shared_objects_hold_an_offset(cold):
+    cold.kit.partition.cold.holders, cold.kit.partition.cold.root_end = frozenset({"n2", "n1"}), 60
+    cold.want(0)
+    await cold.read(100)
+    said = {arguments["offset"]: list(arguments["nodes"]) for job, arguments in cold.bucket.calls if job == "fetch"}
+    assert len(said) > 2
+    assert said == {offset: ["n1", "n2"] if offset >= 60 else [] for offset in said}
+
+
 async def test_a_reader_does_not_notice_where_the_log_ends(cold):
     cold.want(0)
     assert cold.look() == [], "nothing waits for the bucket"
