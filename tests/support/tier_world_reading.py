@@ -12,6 +12,7 @@ from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.objects.read import ObjectReader
 from liftpy_bucket.objects.record_hash import setsum_of
 from liftpy_bucket.objects.setsum import Setsum
+from liftpy_bucket.reading.resolving import continuing_nodes
 from liftpy_bucket.reading.version import TierVersion, open_version
 from liftpy_bucket.upkeep.auditing import audit
 from liftpy_bucket.upkeep.verifying import verify
@@ -54,6 +55,7 @@ class Reading:
         self.pins: list[Pin] = []
         self._acked = self._version = self._delete_horizon = self._root_end = 0
         self._claim: Claim | None = None
+        self._holders: tuple[str, ...] = ()
         self._gone: set[int] = set()
         self._is_summable = True
         self._rows: dict[str, tuple[Piece, list[Row]]] = {}  # of objects, whose names are never written twice
@@ -84,7 +86,7 @@ class Reading:
 
     def check(self) -> None:
         """Read it, and compare."""
-        version = open_version(self.store, self.path)
+        version = open_version(self.store, self.path, nodes=self._holders)  # as they were at the last look
         self.is_there = version is not None
         if version is None:
             assert not self._acked, "a root is gone"
@@ -100,6 +102,7 @@ class Reading:
         assert root.delete_horizon >= self._delete_horizon, "P2: tombstones are back"
         self._delete_horizon, self.sealed = root.delete_horizon, root.sealed
         self.start, self.end, self._version = version.start, version.end, root.version
+        self._holders = continuing_nodes(root) if root.claims else ()
         self._root_end, self._claim = root.end, root.claims[-1]
         for pin in self.pins:
             if pin.root is not None:
