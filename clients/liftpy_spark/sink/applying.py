@@ -5,6 +5,9 @@ publishes what is missing. The nodes drop a chunk that they remember, but they d
 publishes on the strength of an old look: before a chunk leaves, the last look is younger than what the nodes remember
 is old, or there is another one. That also holds for a driver that was stopped for an hour, and wakes up when another
 has done its work.
+
+Where the target says so, leaders read chunks from where they are staged. One that a leader does not read may be in the
+stream all the same, if it was only not heard of. So there is a look at the log before it is published.
 """
 
 from __future__ import annotations

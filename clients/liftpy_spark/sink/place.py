@@ -1,4 +1,4 @@
-"""Where tasks stage rows, and the driver publishes them from: the bucket, or a directory that all of them see.
+"""Where tasks stage rows, and leaders or the driver read them: the bucket, or a directory that all of them see.
 
 What is staged has the same keys in both, `spark/staging/<stream uuid>/<application>/<batch>/<task>-<nonce>.arrows`.
 None is ever written twice, and none is read before a decision names it. Decisions are in the bucket, wherever rows are.
