@@ -51,7 +51,11 @@ class AckInbox:
 
     @staticmethod
     def no_responders(subject: str) -> str:
-        """A reply subject for a message whose ack comes on `subject`: only that nobody listens counts there."""
+        """A reply subject for a message whose ack comes on `subject`.
+
+        What counts there is that nobody listens, and a refusal of the stream: a node that cannot read an envelope does
+        not know where else to answer. JetStream, and services, answer whoever gives a reply subject.
+        """
         return subject + _NO_RESPONDERS_ONLY
 
     def forget(self, subject: str) -> None:
@@ -69,15 +73,27 @@ class AckInbox:
         if not message.data and message.headers and message.headers.get("Status") == "503":
             future.set_exception(NobodyListensError("nobody listens to this subject"))
             return
-        if token.endswith(_NO_RESPONDERS_ONLY):
-            return  # JetStream, or a service, answers whoever gives a reply subject
+        answer: Ack | PublishRefusedError | AckUnreadableError
         try:
-            ack = decode_ack(message.data)
-        except PublishRefusedError as error:
-            if stream is None or error.stream in {None, stream}:
-                future.set_exception(error)
-        except AckUnreadableError as error:
-            future.set_exception(error)
+            answer = decode_ack(message.data)
+        except (PublishRefusedError, AckUnreadableError) as error:
+            answer = error
+        if not _counts(answer, stream, is_elsewhere=token.endswith(_NO_RESPONDERS_ONLY)):
+            return
+        if isinstance(answer, Ack):
+            future.set_result(answer)
         else:
-            if stream is None or ack.stream == stream:
-                future.set_result(ack)
+            future.set_exception(answer)
+
+
+def _counts(answer: Ack | PublishRefusedError | AckUnreadableError, stream: str | None, *, is_elsewhere: bool) -> bool:
+    """Whether an answer is one that is waited for.
+
+    Args:
+        answer: What came.
+        stream: The stream whose answer counts; None for any.
+        is_elsewhere: Whether it came on a subject of `AckInbox.no_responders`.
+    """
+    if is_elsewhere:
+        return isinstance(answer, PublishRefusedError) and stream is not None and answer.stream == stream
+    return stream is None or isinstance(answer, AckUnreadableError) or answer.stream in {stream, None}

@@ -11,11 +11,10 @@ import inspect
 import logging
 import os
 import threading
-from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import wraps
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, NoReturn, ParamSpec, Self, TypeVar
 
 from liftpy_client.connection.cancelling import end_tasks
 from liftpy_client.errors import DisconnectedError, UsageError
@@ -74,7 +73,7 @@ class BackgroundLoop:
             self._begin(call)
             return call.result()
         except BaseException:
-            if not call.outcome.done():
+            if not call.is_done:
                 self._abandon(call)
             raise
         finally:
@@ -161,10 +160,9 @@ class _Call(Generic[_R]):
     """A coroutine that another thread waits for; its steps run in the loop's thread.
 
     The waiting is that of a `SimpleQueue`, which can be interrupted at any moment. A `threading.Condition`, with which
-    futures and events wait, can not: a Ctrl-C while it takes its lock back ends as "release unlocked lock".
-
-    Attributes:
-        outcome: What the coroutine returned or raised, when that is so.
+    futures and events wait, can not, and the outcome is in no future either: a Ctrl-C while it takes its lock back ends
+    as "release unlocked lock", and one right after it took its lock leaves that taken, for which the loop's thread then
+    waits for ever.
     """
 
     def __init__(self, coroutine: Coroutine[Any, Any, _R]) -> None:
@@ -173,7 +171,12 @@ class _Call(Generic[_R]):
         self._is_ended = False  # the coroutine runs no more, and never will
         self._ended: SimpleQueue[None] = SimpleQueue()
         self._told: SimpleQueue[None] = SimpleQueue()
-        self.outcome: Future[_R] = Future()
+        self._outcomes: list[Callable[[], _R]] = []  # the first counts: it returns what came of it, or raises it
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is an outcome."""
+        return bool(self._outcomes)
 
     def result(self) -> _R:
         """Wait for the outcome, and return or raise it.
@@ -181,10 +184,10 @@ class _Call(Generic[_R]):
         A signal that comes after Python looked for signals, and before the thread sleeps, does not wake it. So it
         wakes by itself now and then.
         """
-        while not self.outcome.done():
+        while not self._outcomes:
             with suppress(Empty):
                 self._told.get(timeout=_SIGNALS_S)
-        return self.outcome.result()
+        return self._outcomes[0]()
 
     def wait_for_end(self, within_s: float) -> None:
         """Wait until the coroutine runs no more."""
@@ -205,26 +208,30 @@ class _Call(Generic[_R]):
 
     def fail(self) -> None:
         """Tell whoever waits that the loop ends."""
-        if not self.outcome.done():
-            self.outcome.set_exception(DisconnectedError("the connection is closed"))
-            self._told.put(None)
+        self._tell(_raising(DisconnectedError("the connection is closed")))
 
     def _end(self, task: asyncio.Task[_R]) -> None:
         self._end_waiting()
         if task.cancelled():
             self.fail()
-            return
-        if self.outcome.done():
-            return
-        if (error := task.exception()) is not None:
-            self.outcome.set_exception(error)
         else:
-            self.outcome.set_result(task.result())
+            task.exception()  # seen, also when nobody waits any more
+            self._tell(task.result)
+
+    def _tell(self, outcome: Callable[[], _R]) -> None:
+        self._outcomes.append(outcome)
         self._told.put(None)
 
     def _end_waiting(self) -> None:
         self._is_ended = True
         self._ended.put(None)
+
+
+def _raising(error: Exception) -> Callable[[], NoReturn]:
+    def fail() -> NoReturn:
+        raise error
+
+    return fail
 
 
 class Facade(Generic[_T_co]):

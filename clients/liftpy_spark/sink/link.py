@@ -28,6 +28,7 @@ from liftpy_client.publisher.outgoing import OutgoingBatch
 from liftpy_client.publisher.resender import Resender
 from liftpy_client.publisher.routes import find_route
 from liftpy_client.sync.background import BackgroundLoop
+from liftpy_envelope.stream_config import AckMode
 from liftpy_spark.connections import nats_failure
 from liftpy_spark.sink.bucket_look import look_in_bucket
 from liftpy_spark.sink.log_scan import LogScan
@@ -244,6 +245,9 @@ class StreamTarget(Target):
         if not self._is_alone:
             return None
         route = await self._route(self._subject)
+        if route.config.acks is not AckMode.REPLY or route.config.keep_replies:
+            self._referring.is_on = False  # an older node could not say that it does not know such messages
+            return None
         ack = await self._referring.deliver(route, section, directory, chunk, producer_id, sequence)
         return None if ack is None else ChunkRange(ack.offset + 1 - ack.count, ack.offset + 1, ack.epoch)
 

@@ -129,8 +129,7 @@ class _StagedParcel:
             ack_policy=self._policy,
             partition=self.partition,
         )
-        options = {} if self.route.config.keep_replies else {"reply": AckInbox.no_responders(reply)}
-        return self.route.nats_subject(self.partition), payload, options
+        return self.route.nats_subject(self.partition), payload, {"reply": AckInbox.no_responders(reply)}
 
     def __str__(self) -> str:
         return f"chunk {self._chunk} of {self._section.key} for {self.route.subject!r}"

@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from concurrent.futures import Future
 from random import Random
 
 import pytest
@@ -16,7 +15,7 @@ import pytest
 from liftpy_client.consumer.consumer import ConsumeOptions, Consumer
 from liftpy_client.consumer.prefetch import PrefetchBuffer
 from liftpy_client.errors import DisconnectedError, UsageError
-from liftpy_client.sync.background import BackgroundLoop, Facade
+from liftpy_client.sync.background import BackgroundLoop, Facade, _Call
 from liftpy_client.sync.client import _processing
 from liftpy_client.sync.consumer import SyncConsumer
 from liftpy_envelope.errors import LiftError
@@ -212,14 +211,14 @@ def test_what_came_for_a_poll_that_ctrl_c_interrupted_comes_again(background, mo
                 assert waiting.wait(10)
             raise KeyboardInterrupt
 
-        original, take, waiting = Future.result, PrefetchBuffer.take, threading.Event()
+        original, take, waiting = _Call.result, PrefetchBuffer.take, threading.Event()
 
         async def taking(buffer):
             waiting.set()
             return await take(buffer)
 
         patch.setattr(PrefetchBuffer, "take", taking)
-        patch.setattr(Future, "result", interrupted)
+        patch.setattr(_Call, "result", interrupted)
         with pytest.raises(KeyboardInterrupt):
             messages.poll(5.0)
     if not is_ready:
@@ -239,6 +238,21 @@ def test_a_signal_stops_a_process_also_with_a_stop_of_the_caller(background, has
 
     _processing(process)(Facade(background, None), stop=stop)
     assert stop is None or stop.is_set()
+
+
+def test_no_lock_is_taken_by_who_waits_that_an_interrupt_could_leave_taken(background, monkeypatch):
+    """An interrupt right after a condition took its lock leaves it taken, and the loop would wait for it for ever."""
+    entered, enter = [], threading.Condition.__enter__
+
+    def entering(condition):
+        entered.append(threading.current_thread())
+        return enter(condition)
+
+    monkeypatch.setattr(threading.Condition, "__enter__", entering)
+    assert background.run(asyncio.sleep(0.01, "result")) == "result"
+    with pytest.raises(ZeroDivisionError):
+        background.call(lambda: 1 // 0)
+    assert threading.main_thread() not in entered
 
 
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")  # interrupted before the call
