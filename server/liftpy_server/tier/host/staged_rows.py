@@ -23,6 +23,7 @@ from liftpy_envelope.errors import AckErrorCode, EnvelopeError
 from liftpy_server.messages.incoming import Refusal, with_batch
 from liftpy_server.partition.acks import AckItem
 from liftpy_server.partition.partition import StagedReader
+from liftpy_server.repeated_warnings import RepeatedWarnings
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.requests import ReadStagedJob
 
@@ -114,6 +115,7 @@ class StagedRows(StagedReader):
         self._sections: dict[tuple[bytes, StagedSection], _Section] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting = 0
+        self._warnings = RepeatedWarnings(logger)
         self.sections = self.bytes = self.failures = 0
 
     def start(self) -> None:
@@ -227,13 +229,15 @@ class StagedRows(StagedReader):
             self._refuse(waiting, Refusal(AckErrorCode.MALFORMED, text))
         elif self._clock.elapsed() - came_s > _wait_s_max(config.dedupe_window_s):
             self._refuse(waiting, _unreadable("it took too long to read them from the bucket"))
-        elif partition.is_leading:
+        elif _is_led(partition):
             partition.append_incoming([with_batch(message, envelope, config)], self._clock.now_ns())
             partition.end_pass()
         self._flush()
 
     def _refuse_all(self, section: _Section, text: str) -> None:
-        logger.warning("rows that Spark staged: %s; who publishes them is told", text)
+        self._warnings.tell(
+            "reading", f"rows that Spark staged: {text}; who publishes them is told", self._clock.monotonic()
+        )
         while section.waiting:
             self._refuse(section.waiting.pop(next(iter(section.waiting))), _unreadable(text))
             self._waiting -= 1
@@ -241,7 +245,7 @@ class StagedRows(StagedReader):
 
     def _refuse(self, waiting: _Waiting, refusal: Refusal) -> None:
         message = waiting.message
-        if waiting.partition.is_leading:
+        if _is_led(waiting.partition):
             item = AckItem(message.destination, -1, correlation_id=message.options.correlation_id)
             waiting.partition.refuse(item, refusal)
 
@@ -274,6 +278,11 @@ def _refusal(partition: Partition, message: Incoming, section: StagedSection, st
     if section.length > SECTION_BYTES_MAX:
         return _unreadable(f"{section.length} bytes are staged in one piece, and {SECTION_BYTES_MAX} are read as one")
     return None
+
+
+def _is_led(partition: Partition) -> bool:
+    """Whether this node leads a partition still, and has not closed it: another one may have its files by now."""
+    return partition.is_leading and partition.gone is None
 
 
 def _unreadable(text: str) -> Refusal:

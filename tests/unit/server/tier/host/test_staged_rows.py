@@ -11,7 +11,7 @@ import pytest
 from liftpy_bucket.staging.section import RowChunk
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope.envelope import StagedSection, encode_staged
-from liftpy_envelope.errors import AckErrorCode
+from liftpy_envelope.errors import AckErrorCode, ErrorCode
 from liftpy_server.tier.errors import TierWorkError, plain_error
 from liftpy_server.tier.host import staged_rows
 from liftpy_server.tier.host.staged_rows import StagedRows
@@ -334,6 +334,19 @@ async def test_a_node_that_leads_no_longer_neither_stores_nor_answers(world, is_
     world.worker.may.set()
     await world.finish()
     assert (world.kit.stored(), world.kit.acks()) == ([], [])
+
+
+@pytest.mark.parametrize("is_readable", [True, False])
+async def test_a_partition_that_was_closed_meanwhile_is_not_touched(world, is_readable):
+    section = world.stage([b"a"])
+    world.worker.may.clear()
+    world.receive(section, 0)
+    world.kit.partition.close(ErrorCode.UNKNOWN_STREAM)
+    if not is_readable:
+        world.store.delete([OURS])
+    world.worker.may.set()
+    await world.finish()
+    assert (world.kit.log.log_end, world.kit.acks()) == (0, [])
 
 
 async def test_a_stream_that_takes_nothing_refuses_what_was_read(world):
