@@ -128,7 +128,7 @@ def test_metrics(bench, tmp_path):
         "read_requests": {"get_range": 9},
         "failures": {"unavailable": 7},
     }
-    node.tier = SimpleNamespace(status=lambda _limit: status)
+    node.tier = SimpleNamespace(status=lambda _limit: status, staged=None)
     text = render_metrics(node, {}).decode()
     for line in (
         'liftpy_tier_state{state="away"} 1.0',
