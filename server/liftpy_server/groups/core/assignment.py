@@ -162,13 +162,17 @@ class _Assignment:
         is_moved = False
         by_load = sorted(self._loads, key=lambda member_id: (self._loads[member_id], member_id))
         heaviest = max(self._loads.values(), default=0)  # of those that give; within a pass it only falls
+        least: int | None = None  # of those that got something in this pass
         for receiver in by_load:
+            if least is not None and least < self._loads[receiver]:
+                break  # they come first again: what this one got above its share would move once more
             while self._loads[receiver] + 2 <= heaviest and (giver := self._giver_for(receiver)) is not None:
                 name, number = self._choose(giver, receiver)
                 self._has[giver][name].remove(number)
                 self._loads[giver] -= 1
                 self._give(receiver, name, number)
                 is_moved = True
+                least = self._loads[receiver] if least is None else min(least, self._loads[receiver])
                 if self._is_behind(receiver):
                     break  # the next pass goes on with whoever has fewest by then
         return is_moved

@@ -131,6 +131,14 @@ def test_no_more_partitions_move_than_must(history):
     assert moves(members, assigned) == sum(over) - min(ceilings, len(over))
 
 
+def test_who_has_a_share_already_gets_nothing_while_others_have_less():
+    streams = shapes(a=12)
+    keys = [PartitionKey(streams["a"].uuid, number) for number in range(12)]
+    had = {"q": (), "r": keys[:9], "s": (), "t": keys[9:10], "u": keys[10:], "v": ()}
+    members = {member_id: Subscriber(("a",), "", frozenset(has)) for member_id, has in had.items()}
+    assert moves(members, assign(members, streams)) == 7
+
+
 def test_a_leaving_member_moves_only_its_own():
     streams = shapes(a=9)
     members = {name: Subscriber(("a",)) for name in "pqr"}
