@@ -124,8 +124,8 @@ def test_leaders_that_can_not_read_the_bucket_leave_it_to_the_driver(system, cap
     stream = "leaderscannot"
     system.lift.create_stream(stream, subject=stream)
     catalog = bucket(plan_of(system.options, stream).options.connection).get("catalog.json").body
-    system.server.store("elsewhere").create("catalog.json", catalog, "n")
-    elsewhere = system.options | {"bucket": system.server.url("elsewhere")}
+    system.server.store("leaders-elsewhere").create("catalog.json", catalog, "n")
+    elsewhere = system.options | {"bucket": system.server.url("leaders-elsewhere")}
     plan = plan_of(elsewhere, stream)
     commit_rows(plan, staged(plan, batch_of(plan)))
     assert numbers(system.lift, stream) == once()
