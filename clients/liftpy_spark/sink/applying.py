@@ -131,7 +131,8 @@ class _Share:
         self._producer_id = decision.batch.producer_id(partition)
         self._end = decision.ends[partition]  # up to here is known what is there
         self._looked_s: float | None = None
-        self._looks = 0
+        self._looks = 0  # that were begun
+        self._last_look = 0  # of them, that is over
         self._there: set[int] = set()
         self._doubt = ""
         self._looking = asyncio.Lock()
@@ -167,17 +168,17 @@ class _Share:
             await asyncio.gather(*left, return_exceptions=True)
 
     async def _look_again(self, after: int = 0) -> None:
-        """Look at the log, when the last look is too old; whoever comes meanwhile waits for it."""
+        """Look at the log, when the last look is too old, or before look `after`; whoever comes meanwhile waits."""
         async with self._looking:
             while (
                 self._looked_s is None
                 or self._clock() - self._looked_s > self._target.look_age_max_s
-                or self._looks < after
+                or self._last_look < after
             ):
                 began_s = self._clock()
                 self._looks += 1
                 look = await self._target.look(self.partition, self._end, self._producer_id)
-                self._end, self._looked_s = look.end, began_s
+                self._end, self._looked_s, self._last_look = look.end, began_s, self._looks
                 self._there |= look.sequences
                 if look.sequences:
                     self._reach(look.end, 0)
@@ -219,7 +220,7 @@ class _Share:
             self._end = place.end  # nobody else wrote in between: there is nothing to look at
 
     async def _is_missing(self, number: int, after: int = 0) -> bool:
-        """Whether a chunk is to be published: by a look at the log that is not too old, and came after so many."""
+        """Whether a chunk is to be published: by a look at the log that is not too old, and not before look `after`."""
         await self._look_again(after)
         if number in self._there:
             return False

@@ -547,3 +547,21 @@ async def test_what_a_leader_does_not_read_the_driver_publishes(unheard):
     assert_written(world)
     assert done.published == world.references - (2 if unheard else 0), "what is found by a look is not published again"
     assert world.publications == world.references
+
+
+async def test_a_look_that_fails_is_none_that_others_may_rely_on():
+    """Chunks that leaders may have stored are published after a look; that somebody tried to look is not enough."""
+    world = SinkWorld(partitions=1, leaders_read=True)
+    world.read_unheard = {1, 2, 3}
+    target = Target(world)
+
+    async def fail(*_):
+        await asyncio.sleep(0)
+        raise PublishTimeoutError("no answer")
+
+    target.look = fail
+    with pytest.raises(PublishTimeoutError, match="no answer"):
+        await world.commit(batch_of(), world.stage(batch_of(), ROWS, 3), world.store(), target)
+    assert world.publications == world.references, "the driver published nothing by itself"
+    await world.execute(ROWS, 2)
+    assert_written(world)

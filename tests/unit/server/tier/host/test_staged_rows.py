@@ -20,18 +20,13 @@ from liftpy_server.tier.jobs.reads.staged import read_staged
 from liftpy_spark.sink.directory import DirectoryPlace
 from liftpy_spark.sink.place import BucketPlace
 from liftpy_spark.sink.staging import stage
+from support.cluster import eventually
 from support.envelopes import PRODUCER
 from support.nats_frames import msg
 from support.server_kit import UUID, Kit
 
 SUBJECT = "orders.a"
 OURS = f"spark/staging/{UUID.hex()}/app/{0:020d}/00000-{'ab' * 16}.arrows"
-
-
-async def until(is_so):
-    async with asyncio.timeout(20):
-        while not is_so():
-            await asyncio.sleep(0.001)
 
 
 class Worker:
@@ -103,7 +98,7 @@ class World:
 
     async def finish(self):
         """Wait until nothing is read any more."""
-        await until(lambda: not self.rows._tasks)
+        await eventually(lambda: not self.rows._tasks)
         self.kit.sync()
 
     async def close(self):
@@ -191,7 +186,7 @@ async def test_few_sections_are_read_at_once(world):
     world.worker.may.clear()
     for number, section in enumerate(sections):
         world.receive(section, 0, sequence=number)
-    await until(lambda: world.worker.at_once == 3)
+    await eventually(lambda: world.worker.at_once == 3)
     world.worker.may.set()
     await world.finish()
     assert sorted(world.kit.stored()) == [b"%d" % number for number in range(8)]
@@ -303,7 +298,7 @@ async def test_too_many_that_wait_are_refused(world, monkeypatch):
     world.receive(section, 0, 1, 2)
     assert world.kit.errors() == [(b"r.2", AckErrorCode.STAGED_UNREADABLE)]
     world.worker.may.set()
-    await until(lambda: world.kit.stored() == [b"a", b"b"])
+    await eventually(lambda: world.kit.stored() == [b"a", b"b"])
     world.receive(section, 2)
     await world.finish()
     assert world.kit.stored() == [b"a", b"b", b"c"]
@@ -393,5 +388,5 @@ async def test_a_node_that_stops_gives_up_what_waits(world):
     world.receive(section, 0)
     await asyncio.sleep(0)
     await world.rows.stop()
-    await until(lambda: not world.rows._tasks)
+    await eventually(lambda: not world.rows._tasks)
     assert (world.kit.stored(), world.kit.acks()) == ([], [])
