@@ -88,7 +88,10 @@ async def _upload(worker, uuid, written):
 
 
 async def _merge(worker, uuid):
-    merged = (await worker.call(MergeJob(uuid=uuid, partition=0, epoch=0))).merged
+    merged, more = 0, True
+    while more:
+        answer = await worker.call(MergeJob(uuid=uuid, partition=0, epoch=0))
+        merged, more = merged + answer.merged, answer.more
     assert merged == _UPLOADS, f"{merged} objects were merged, and {_UPLOADS} should have been"
 
 

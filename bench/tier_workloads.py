@@ -34,7 +34,7 @@ _ROUND_AGE_S = 4.0
 _MONTH_ROUND_S = 21_600.0
 _INGEST_AGE_S = 10.0  # more than 64 MiB take at a steady rate: size says when, and the rest need not be waited for long
 _WAITING_MAX = 64 << 20  # bytes that may be missing in the bucket when a load counts as done
-_POLL_S = 0.1
+_POLL_S = 0.25  # a look costs the node a few milliseconds
 
 
 def _load(name, **arguments):
@@ -129,7 +129,7 @@ def ingest(home, plan):
     With a bucket a load lasts until no more than 64 MiB of it are missing there.
     """
     for size, name in _SIZES.items():
-        yield from _ingest(home, plan, size, f"tier, ingest flat out, {name}", plan.ingested)
+        yield from _ingest(home, plan, size, f"tier, ingest flat out, {name}", plan.tiered)
     yield from _ingest(home, plan, 1_024, "tier, ingest at 10 MiB/s, 1 KiB", plan.ingested // 2, bytes_per_s=_RATE)
 
 

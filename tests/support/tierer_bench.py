@@ -20,9 +20,9 @@ IDENTITY = SimpleNamespace(node_id="n1", incarnation=3, cluster_id="mine")
 CONFIG = TierConfig(url="s3://bucket/prefix", upload_age_s=0.1)
 
 ANSWERS = {
+    "confirm": {},
     "adopt_sets": {"dropped": 1, "deleted": 1, "left": 0, "returned": []},
     "collect_sets": {"trimmed": 0, "merged": 0, "dropped": 0, "deleted": 0, "left": 0},
-    "merge": {"merged": 1, "left": False},
 }
 
 
@@ -36,6 +36,7 @@ class PlayedWorker(PlainWorker):
         holders: nodes whose shared objects hold something of every partition.
         hold: jobs wait while this is not set.
         stops_after: so many objects an upload makes at most.
+        merges_left: after so many more merges there is nothing left to be merged.
     """
 
     def __init__(self) -> None:
@@ -50,6 +51,7 @@ class PlayedWorker(PlainWorker):
         self.hold = asyncio.Event()
         self.hold.set()
         self.stops_after = sys.maxsize
+        self.merges_left = 1
         self.is_closed = False
 
     async def answer(self, job, /, **arguments):
@@ -59,10 +61,11 @@ class PlayedWorker(PlainWorker):
             raise TierWorkError(self.errors[job], f"{job} says {self.errors[job]}")
         if job == "probe":
             return {"cluster_id": self.cluster_id, "generation": self.generation}
+        if job == "merge":
+            self.merges_left -= 1
+            return {"merged": 1, "more": self.merges_left > 0}
         if job in ANSWERS:
             return ANSWERS[job]
-        if job == "confirm":
-            return {}
         if job == "counts":
             return {"counts": {"create": len(self.calls)}, "bytes_in": 1, "bytes_out": 2, "deleted": 3}
         if job == "upload_set":

@@ -318,10 +318,10 @@ class WantedStartJob(WorkerRequest[WantedStartResult]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeResult:
-    """How many objects, or shares of objects, became others; `left`: shared objects hold some of it still."""
+    """How many objects, or shares of objects, became others; `more`: there is, or may be, more to be merged."""
 
     merged: int
-    left: bool
+    more: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,11 +106,10 @@ def merge_place(bucket: OpenBucket, place: Place, object_bytes: int, *, alone: b
     path = place.path
     merged = 0
     with show_progress(f"merging {place.label}"):
-        for _ in range(_ROUNDS_MAX):  # a job of a leader does some of it, and comes again
-            done = merge(context, MergeJob(uuid=path.uuid, partition=path.partition, epoch=claim.epoch)).merged
-            merged += done
-            if not done:
-                break
+        more = True
+        while more:  # a job of a leader does some of it, and comes again
+            done = merge(context, MergeJob(uuid=path.uuid, partition=path.partition, epoch=claim.epoch))
+            merged, more = merged + done.merged, done.more
     return merged
 
 

@@ -370,10 +370,12 @@ class TierJobs:
         uuid, number = _name(place)
         end = place.tiered_end
         answer = await self._worker.call(MergeJob(uuid=uuid, partition=number, epoch=place.epoch))
-        if not answer.left:
+        if not answer.more:
             self._gone.held(place.key, ())
             _is_in_root(partition, end)
         self._schedule.kept_up(task, None, self._now_s())
+        if answer.more:
+            self._schedule.merges(place.key)
         return False
 
     async def _compact(self, task: Task) -> bool:

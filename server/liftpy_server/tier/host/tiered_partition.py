@@ -25,7 +25,7 @@ __all__ = [
     "waiting_bytes",
 ]
 
-_FURTHER_MAX: Final = 3  # then other partitions, and other jobs of this one, come in between
+_FURTHER_MAX: Final = 15  # as long as they take no more than some seconds
 
 
 def may_have_history(partition: Partition) -> bool:

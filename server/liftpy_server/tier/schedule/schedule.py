@@ -151,6 +151,12 @@ class Schedule:
         if place is not None and place.phase is Phase.CLAIMED:
             self._upkeep.wants(place, Job.COMPACT)
 
+    def merges(self, key: PartitionKey) -> None:
+        """There is more of a partition to be merged than was."""
+        place = self.places.get(key)
+        if place is not None and place.phase is Phase.CLAIMED:
+            self._upkeep.wants(place, Job.MERGE)
+
     def collects(self, key: PartitionKey) -> None:
         """There is more that nobody names of a partition than was deleted."""
         place = self.places.get(key)

@@ -11,6 +11,7 @@ from liftpy_bucket.store.counting import CountingStore
 from liftpy_server.tier.jobs.parts.loaded_cache import LoadedCache
 from liftpy_server.tier.jobs.parts.memory_budget import MemoryBudget
 from liftpy_server.tier.jobs.parts.naming import Naming
+from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -70,6 +71,7 @@ class Context:
         self.now_ns = now_ns
         self.memory = MemoryBudget(memory_bytes_max)
         self.mapped = MemoryBudget(_MAPPED_BYTES_MAX)
+        self.buffers = ObjectBuffers()
         self.object_bytes = object_bytes
         self.grace_ns = grace_ns
         self.files: LoadedCache[RootFile] = LoadedCache(_FILES_MAX, lambda _file: 1)

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 from liftpy_bucket.objects.merging import Source, merge
 from liftpy_bucket.store.conditional import create_once
-from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 from liftpy_server.tier.jobs.parts.roots import Created
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 
 __all__ = ["Draft", "Stored", "drafted", "fragment_name", "put_draft"]
 
@@ -82,7 +82,7 @@ def drafted(
         expected_bytes: About how large the object becomes, where that is known.
     """
     nonce = context.new_id()
-    with ObjectBuffer(expected_bytes) as sink:
+    with context.buffers.lend(expected_bytes) as sink:
         watched = _watched(sources, context.progress)
         written = merge(watched, sink, path=path, nonce=nonce, keeps_replies=keeps_replies)
         pa.default_memory_pool().release_unused()

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 
 __all__ = ["merge"]
 
-_RUNS_MAX: Final = 8
+_LONG_NS: Final = 4 * 10**9  # then uploads of the partition, which wait for this, come in between
 
 
 def merge(context: Context, request: MergeJob) -> MergeResult:
-    """Merge what there is to be merged of a partition.
+    """Merge what there is to be merged of a partition, or as much of it as some seconds allow.
 
     Args:
         context: What the jobs of the worker share.
@@ -48,13 +48,12 @@ def merge(context: Context, request: MergeJob) -> MergeResult:
         OvertakenError: others write this root; try again.
     """
     path, epoch = path_of(request), request.epoch
-    merged, is_left = move_members(context, path, epoch)
-    for _ in range(_RUNS_MAX):
-        count = _merge_run(context, path, epoch)
-        if not count:
-            break
+    began_ns = context.now_ns()
+    merged, more = move_members(context, path, epoch)
+    while not more and (count := _merge_run(context, path, epoch)):
         merged += count
-    return MergeResult(merged=merged, left=is_left)
+        more = context.now_ns() - began_ns > _LONG_NS
+    return MergeResult(merged=merged, more=more)
 
 
 def _merge_run(context: Context, path: PartitionPath, epoch: int) -> int:

@@ -21,7 +21,6 @@ from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.conditional import create_once
 from liftpy_server.tier.jobs.parts.counted_members import CountedMembers
-from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 from liftpy_server.tier.jobs.parts.read_ahead_store import ReadAheadStore
 from liftpy_server.tier.jobs.parts.roots import newest_set
 from liftpy_server.tier.jobs.parts.set_merge_plan import (
@@ -120,7 +119,8 @@ def write_set_object(
     store = ReadAheadStore(context.store, window_bytes, {keys[each.name]: each.size for each in run})
     nonce = context.new_id()
     name = set_object_name(sequence, nonce)
-    with ObjectBuffer(sum(part.member.extent.size for chain in chains for part in chain)) as sink:
+    expected_bytes = sum(part.member.extent.size for chain in chains for part in chain)
+    with context.buffers.lend(expected_bytes) as sink:
         writer = SetWriter(sink, node=node, nonce=nonce)
         for chain in chains:
             first = chain[0].member

@@ -3,8 +3,9 @@
 Two writes for each in steady state, the object and the root, and no look. Whatever happens between them leaves at most
 an object that nothing names. Of the record batches a few MiB are in memory at a time, and the object that they become.
 
-A partition that is behind has several objects moved at once: one is sent while the next one is made, so that neither
-the core nor the store waits for the other. They are sent and named one after the other, in their order.
+A partition that is behind has several objects moved at once, as many as are begun within some seconds: one is sent
+while the next one is made, so that neither the core nor the store waits for the other. They are sent and named one
+after the other, in their order.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["upload"]
 
 
+_LONG_NS: Final = 4 * 10**9  # then other partitions, and other jobs of this one, come in between
 _OF_OBJECTS: Final = (ObjectCorruptError, ObjectMissingError, BucketVersionError)  # all others have one look anyway
 
 
@@ -160,8 +162,11 @@ def _move(
     """Make one object after the other in this thread, while another one sends and names what was made."""
     moved: list[StreamObjectPointer] = []
     sending: Future[StreamObjectPointer] | None = None
+    began_ns = context.now_ns()
     with ThreadPoolExecutor(1, thread_name_prefix="send") as sender:
         for piece in pieces:
+            if sending is not None and context.now_ns() - began_ns > _LONG_NS:
+                break
             try:
                 draft, held = _drafted(context, path, piece, request)
             except Exception:

@@ -25,7 +25,6 @@ from liftpy_bucket.upkeep.missed import check_set_never_was
 from liftpy_envelope.errors import BatchCorruptError, BatchVersionError
 from liftpy_server.tier.errors import SliceGoneError, plain_error
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
-from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 from liftpy_server.tier.jobs.parts.roots import newest_set
 from liftpy_server.tier.jobs.parts.slices import batches_in
 from liftpy_server.tier.requests import SkippedMember, UploadedMember, UploadSetResult
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.objects.pointers import SetMember
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
     from liftpy_server.tier.requests import Epochs, SetMemberUpload, UploadSetJob
 
 __all__ = ["set_object_name", "upload_set"]
@@ -68,7 +68,7 @@ def upload_set(context: Context, request: UploadSetJob) -> UploadSetResult:
         else:
             adopt(loaded.manifest, request.incarnation)  # one that is over does no work
         nonce = context.new_id()
-        with ObjectBuffer(size) as sink:
+        with context.buffers.lend(size) as sink:
             written, skipped = _write(context, sink, node, nonce, members)
             if loaded is None:
                 loaded = _commit(context, None, begin(node, request.incarnation))

@@ -46,7 +46,7 @@ def behind(make_kit):
     return kit.partition, kit.partition.log.size_bytes // 40
 
 
-@pytest.mark.parametrize(("batches", "objects"), [(8, 3), (13, 2), (14, 1), (20, 1), (21, 0), (40, 0)])
+@pytest.mark.parametrize(("batches", "objects"), [(2, 15), (8, 4), (13, 2), (14, 1), (20, 1), (21, 0), (40, 0)])
 def test_further_objects_are_whole_ones_and_few(behind, batches, objects):
     partition, size = behind
     first = upload_job(partition, 0, batches * size)

@@ -287,6 +287,19 @@ async def test_what_a_removed_node_holds_is_moved_at_once(bench):
     await bench.until(lambda: "merge" in bench.worker.jobs())
 
 
+async def test_what_a_merge_has_left_is_merged_next(bench):
+    bench.worker.holders = ["n2"]
+    bench.worker.merges_left = 3
+    bench.store()
+    bench.worker.ends[bench.partition.stream.uuid, 0] = 4
+    bench.open()
+    await bench.until(lambda: bench.worker.jobs().count("merge") == 3)
+    for _ in range(3):
+        bench.kit.clock.advance(6)
+        await looked(bench, 1)
+    assert bench.worker.jobs().count("merge") == 3
+
+
 @pytest.mark.parametrize("sync", ["never", "interval"])
 async def test_what_the_kernel_may_keep_is_synced_when_it_is_time_to_upload_it(bench, sync):
     bench.kit.change(sync=sync)

@@ -2,42 +2,84 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from tempfile import TemporaryFile
 
 import pytest
 
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.tier.jobs.parts.file_body import body_of
-from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
+from liftpy_server.tier.jobs.parts.object_buffer import KEPT_BYTES, ObjectBuffers
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, Worker, check_whole
 
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize("expected_bytes", [0, 1, 3 * MIB, 64 * MIB])
+@pytest.mark.parametrize("expected_bytes", [0, 1, 3 * MIB, 64 * MIB, 65 * MIB])
 def test_a_buffer_holds_what_was_written_however_large_it_was_expected_to_be(expected_bytes):
     pieces = [bytes([number]) * size for number, size in enumerate([0, 1, 4_095, MIB, 3 * MIB + 7, 5, MIB])]
-    with ObjectBuffer(expected_bytes) as buffer:
+    with ObjectBuffers().lend(expected_bytes) as buffer:
         for piece in pieces:
             assert buffer.write(piece) == len(piece)
         with buffer.body() as body:
             assert bytes(body) == b"".join(pieces)
 
 
-def test_the_memory_of_a_buffer_goes_with_it():
-    with ObjectBuffer(MIB) as buffer:
-        buffer.write(b"x")
-    with pytest.raises(ValueError, match="closed"):
-        buffer.write(b"x")
-
-
-def test_a_body_that_is_still_in_use_is_not_taken_away():
-    with ObjectBuffer(MIB) as buffer, buffer.body() as body:
-        with pytest.raises(BufferError):
-            buffer.__exit__()
+def test_a_buffer_grows_beyond_what_is_kept():
+    piece = bytes(range(256)) * 4096
+    count = KEPT_BYTES // len(piece) + 2
+    buffers = ObjectBuffers()
+    with buffers.lend(1) as buffer:
+        for _ in range(count):
+            buffer.write(piece)
+        with buffer.body() as body:
+            assert len(body) == count * len(piece)
+            assert all(body[at : at + len(piece)] == piece for at in range(0, len(body), len(piece)))
+        grown = buffer.memory
+    assert grown.closed
+    with buffers.lend(1) as buffer, buffer.body() as body:
         assert len(body) == 0
+
+
+def test_the_next_object_is_written_into_the_memory_of_the_last_one_and_shows_nothing_of_it():
+    buffers = ObjectBuffers()
+    with buffers.lend(2 * MIB) as buffer:
+        buffer.write(b"what the first one holds")
+        memory = buffer.memory
+    with buffers.lend(KEPT_BYTES) as buffer:
+        assert buffer.memory is memory
+        buffer.write(b"the second")
+        with buffer.body() as body:
+            assert bytes(body) == b"the second"
+
+
+def test_objects_at_the_same_time_have_memory_of_their_own_and_little_of_it_is_kept():
+    buffers = ObjectBuffers(kept_max=2)
+    with ExitStack() as stack:
+        lent = [stack.enter_context(buffers.lend(size)) for size in (2 * MIB, 3 * MIB, 4 * MIB, KEPT_BYTES + 1)]
+        for number, buffer in enumerate(lent):
+            buffer.write(bytes([number]) * 1_000)
+        for number, buffer in enumerate(lent):
+            with buffer.body() as body:
+                assert bytes(body) == bytes([number]) * 1_000
+    # Contexts end in reverse: the large one goes at once, and of the three others the last one that comes back.
+    assert [buffer.memory.closed for buffer in lent] == [True, False, False, True]
+
+
+def test_memory_that_is_still_in_use_is_not_given_to_anybody_else():
+    buffers = ObjectBuffers()
+    with ExitStack() as stack:
+        buffer = stack.enter_context(buffers.lend(2 * MIB))
+        buffer.write(b"x")
+        with buffer.body() as body:
+            view = body[:1]
+        with pytest.raises(BufferError):
+            stack.close()
+    assert bytes(view) == b"x"
+    with buffers.lend(2 * MIB) as other:
+        assert other.memory is not buffer.memory
+    view.release()
 
 
 def test_the_body_of_a_file_is_what_was_written_to_it():

@@ -433,6 +433,30 @@ def test_what_was_shared_is_merged_when_it_is_enough(bench):
     assert not bench.tasks()
 
 
+def test_a_merge_that_is_not_through_goes_on_when_what_waits_is_uploaded(bench):
+    bench.claim_all([0])
+    bench.place().object_bytes = 255 * MIB
+    bench.wrote(2, 64 * MIB)
+    bench.uploaded(bench.one(Job.UPLOAD))
+    merge = bench.one(Job.MERGE)
+    bench.wrote(3, 64 * MIB)
+    assert not bench.tasks()
+    bench.schedule.kept_up(merge, None, bench.now_s)
+    bench.schedule.merges(bench.place().key)
+    bench.uploaded(bench.one(Job.UPLOAD))
+    bench.schedule.kept_up(bench.one(Job.MERGE), None, bench.now_s)
+    assert not bench.tasks()
+
+
+def test_nothing_more_is_merged_of_a_partition_that_is_lost(bench):
+    bench.claim_all([0])
+    place = bench.place()
+    bench.schedule.merges(place.key)
+    bench.schedule.lost(place.key)
+    bench.schedule.merges(place.key)
+    assert not bench.tasks()
+
+
 def shares(bench, size):
     """Have so many bytes more in a shared object, and say what is wanted then besides."""
     bench.wrote(bench.place().end + 1, size)

@@ -36,7 +36,7 @@ def moved_by(worker, *paths):
         claimed = worker.claim(epoch=1, epochs=[(0, 0)], path=path)
         assert claimed["holders"] == ["n1"]
         assert claimed["set_bytes"] > 0
-        assert not worker.call("merge", **path._asdict(), epoch=1)["left"]
+        assert not worker.call("merge", **path._asdict(), epoch=1)["more"]
 
 
 def test_what_counts_stays_until_it_was_moved_and_then_goes(store, log):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import count
 
 import pytest
 
@@ -89,6 +90,14 @@ def test_one_is_made_while_the_one_before_is_sent(store, log, worker, monkeypatc
     worker.upload(log, 0, 100, further=[200, 300])
     assert met == [True] * 3
     check_whole(store, 300)
+
+
+def test_none_is_begun_when_the_upload_has_lasted_for_some_seconds(store, log, worker):
+    worker.context.now_ns = count(0, 3 * 10**9).__next__  # at the beginning, and before every object but the first
+    assert worker.upload(log, 0, 100, further=[200, 300, 400])["end"] == 200
+    assert root_of(store).end == 200
+    assert worker.upload(log, 200, 300, further=[400])["end"] == 400
+    check_whole(store, 400)
 
 
 def test_one_is_sent_only_when_the_one_before_counts(store, log, worker):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -166,11 +166,43 @@ def test_merging_moves_members_and_conserves_sums(store, log):
     worker.claim()
     for base in range(0, 100, 10):
         worker.upload_set([(log, base, base + 10, 0)])
-    assert worker.call("merge", **PATH._asdict(), epoch=0) == {"merged": 10, "left": False}
+    assert worker.call("merge", **PATH._asdict(), epoch=0) == {"merged": 10, "more": False}
     root = root_of(store)
     assert [(each.base, each.end, each.records) for each in root.fragments] == [(0, 100, 100)]
     check_whole(store, 100)
-    assert worker.call("merge", **PATH._asdict(), epoch=0) == {"merged": 0, "left": False}
+    assert worker.call("merge", **PATH._asdict(), epoch=0) == {"merged": 0, "more": False}
+
+
+def test_merging_goes_on_later_when_it_has_lasted_for_some_seconds(store, log):
+    worker = Worker(store, object_bytes=16_000)
+    worker.claim()
+    for base in range(0, 200, 10):
+        worker.upload(log, base, base + 10)
+    clock = worker.context.now_ns
+    worker.context.now_ns = count(0, 5 * 10**9).__next__
+    first = worker.call("merge", **PATH._asdict(), epoch=0)
+    assert first["more"]
+    worker.upload(log, 200, 210)
+    check_whole(store, 210)
+    worker.context.now_ns = clock
+    last = worker.call("merge", **PATH._asdict(), epoch=0)
+    assert last["merged"] > 0
+    assert not last["more"]
+    check_whole(store, 210)
+
+
+def test_merging_goes_on_while_shared_objects_hold_something(store, log):
+    worker = Worker(store, object_bytes=3_000)
+    worker.claim()
+    for base in range(0, 100, 10):
+        worker.upload_set([(log, base, base + 10, 0)])
+    jobs, more = 0, True
+    while more:
+        answer = worker.call("merge", **PATH._asdict(), epoch=0)
+        jobs, more = jobs + 1, answer["more"]
+    assert jobs > 1
+    assert root_of(store).end == 100
+    check_whole(store, 100)
 
 
 def test_merging_makes_small_objects_large(store, log):
