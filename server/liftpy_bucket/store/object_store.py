@@ -111,7 +111,10 @@ class ObjectStore(Protocol):
         return False
 
     def list(self, prefix: str, start_after: str = "") -> Iterator[Entry]:
-        """Objects whose keys begin with `prefix`, in the order of their keys, behind `start_after`."""
+        """Objects whose keys begin with `prefix`, in the order of their keys, behind `start_after`.
+
+        What was written before it was asked for is there: whoever deletes must see all pins.
+        """
 
     def delete(self, keys: Sequence[str]) -> None:
         """Delete objects; those that do not exist count as deleted."""
