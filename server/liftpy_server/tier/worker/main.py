@@ -72,6 +72,14 @@ def _do(message: dict[str, Any], context: Context, do: Callable[[Context, str, A
     node.tell(line)
 
 
+def _run_and_give_back(context: Context, job: str, arguments: Any) -> Any:
+    """Do a job, and give back what Arrow keeps of the memory for it: the next one may be long in coming."""
+    try:
+        return run(context, job, arguments)
+    finally:
+        pa.default_memory_pool().release_unused()
+
+
 def _open(settings: Mapping[str, Any]) -> Context:
     """The context for a tier configuration."""
     return Context(
@@ -88,7 +96,9 @@ def main() -> None:
     """Serve the node that started this process."""
     name = sys.argv[2]
     become_child(_NICENESS[name])
+    do = _run_and_give_back
     if name in _KEEPING_MEMORY:
+        do = run
         keep_memory()
     keep_pandas_out()
     pa.set_cpu_count(1)
@@ -97,7 +107,7 @@ def main() -> None:
     if settings:
         context = _open(read_line(settings)["settings"])
         settle_objects()
-        serve(sys.stdin.buffer, sys.stdout.buffer, context, run)
+        serve(sys.stdin.buffer, sys.stdout.buffer, context, do)
     leave()
 
 

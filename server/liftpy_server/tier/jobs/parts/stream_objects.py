@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow as pa
-
 from liftpy_bucket.objects.merging import Source, merge
 from liftpy_bucket.store.conditional import create_once
 from liftpy_server.tier.jobs.parts.roots import Created
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    import pyarrow as pa
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
@@ -85,7 +85,6 @@ def drafted(
     with context.buffers.lend(expected_bytes) as sink:
         watched = _watched(sources, context.progress)
         written = merge(watched, sink, path=path, nonce=nonce, keeps_replies=keeps_replies)
-        pa.default_memory_pool().release_unused()
         pointer = written.pointer(fragment_name(base, epoch, nonce), base=base, end=end)
         yield Draft(path.fragment(pointer.name), nonce, sink, pointer)
 

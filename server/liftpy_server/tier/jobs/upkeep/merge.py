@@ -8,8 +8,6 @@ from __future__ import annotations
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from liftpy_bucket.manifest.root.changes import Change, replace
 from liftpy_bucket.objects.merging import merge_fragments
 from liftpy_bucket.objects.setsum import NO_RECORDS
@@ -85,7 +83,6 @@ def _merged(
     name = fragment_name(run[0].base, epoch, nonce)
     with TemporaryFile() as file:
         written = merge_fragments(context.store, path, run, file, nonce=nonce)
-        pa.default_memory_pool().release_unused()
         context.progress()
         with body_of(context, file) as body:
             create_once(context.store, path.fragment(name), body, nonce)

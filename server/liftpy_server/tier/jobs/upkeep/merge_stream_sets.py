@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Final
 
-import pyarrow as pa
-
 from liftpy_bucket.layout import set_object_key
 from liftpy_bucket.manifest.lineage import cut_epochs, join_epochs
 from liftpy_bucket.manifest.stream_sets.changes import adopt, replace, sum_of
@@ -134,7 +132,6 @@ def write_set_object(
                 check_sum(source, writer.setsum - before)
             context.progress()
         written = writer.finish()
-        pa.default_memory_pool().release_unused()
         with sink.body() as body:
             create_once(context.store, set_object_key(node, name), body, nonce)
     members = [

@@ -11,8 +11,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
 from liftpy_bucket.layout import set_object_key
 from liftpy_bucket.manifest.lineage import cut_epochs
 from liftpy_bucket.manifest.stream_sets.changes import add, adopt, begin
@@ -30,6 +28,8 @@ from liftpy_server.tier.jobs.parts.slices import batches_in
 from liftpy_server.tier.requests import SkippedMember, UploadedMember, UploadSetResult
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
     from liftpy_bucket.manifest.stream_sets.format import SetManifest
     from liftpy_bucket.objects.pointers import SetMember
@@ -112,7 +112,6 @@ def _write(
     if first_error is not None and len(skipped) == len(members):
         raise first_error
     written = writer.finish()
-    pa.default_memory_pool().release_unused()
     epochs = {(each.uuid, each.partition): each.epochs for each in members}
     kept = [_with_epochs(each, epochs[each.uuid, each.partition]) for each in written.members]
     return written._replace(members=tuple(kept)), skipped

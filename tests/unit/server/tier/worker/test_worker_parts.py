@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -19,6 +21,7 @@ from liftpy_server.tier.jobs.parts.loaded_cache import LoadedCache
 from liftpy_server.tier.jobs.parts.memory_budget import MemoryBudget
 from liftpy_server.tier.jobs.parts.merge_plan import run_to_merge
 from liftpy_server.tier.jobs.parts.read_ahead_store import ReadAheadStore
+from liftpy_server.tier.worker import main
 from liftpy_server.tier.worker.wire import encode_error
 from liftpy_server.workers.json_lines import read_line
 from support.examples import examples
@@ -45,6 +48,24 @@ def test_memory_is_never_given_twice():
     for thread in threads:
         thread.join()
     assert 0 < most[0] <= 100
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_memory_goes_back_after_each_job(monkeypatch, fails):
+    happened = []
+
+    def run(_context, job, _arguments):
+        happened.append(job)
+        if fails:
+            raise OSError("it failed")
+        return {"merged": 1}
+
+    pool = SimpleNamespace(release_unused=lambda: happened.append("given back"))
+    monkeypatch.setattr(main, "run", run)
+    monkeypatch.setattr(main.pa, "default_memory_pool", lambda: pool)
+    with pytest.raises(OSError, match="it failed") if fails else nullcontext():
+        assert main._run_and_give_back(None, "merge", {}) == {"merged": 1}
+    assert happened == ["merge", "given back"]
 
 
 def test_who_waits_for_memory_says_so(monkeypatch):
