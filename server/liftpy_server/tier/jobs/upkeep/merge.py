@@ -8,6 +8,8 @@ from __future__ import annotations
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from liftpy_bucket.manifest.root.changes import Change, replace
 from liftpy_bucket.objects.merging import merge_fragments
 from liftpy_bucket.objects.setsum import NO_RECORDS
@@ -83,6 +85,7 @@ def _merged(
     name = fragment_name(run[0].base, epoch, nonce)
     with TemporaryFile() as file:
         written = merge_fragments(context.store, path, run, file, nonce=nonce)
+        pa.default_memory_pool().release_unused()  # all of the file counts as memory next, while it is sent
         context.progress()
         with body_of(context, file) as body:
             create_once(context.store, path.fragment(name), body, nonce)
