@@ -15,6 +15,7 @@ from itertools import islice
 from bench.row import Row
 from bench.tier_rig import puts
 from bench.tier_shared import reader_rows
+from liftpy.cli.tier.progress import show_progress
 from liftpy_bucket.layout import PartitionPath, set_pack_key, slot_of
 from liftpy_bucket.manifest.stream_sets.changes import add, begin, replace, sum_of
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile, page_cache
@@ -218,16 +219,18 @@ def quiet_month(streams, days, round_s):
     month = Month(streams, round_s)
     rounds = round(_DAY_S / round_s)
     asked, manifest, of_a_reader, members = 0, [], [], []
-    for _ in range(days):
-        of_a_day = []
-        for _ in range(rounds):
-            of_a_day += month.round()
-            month.move_out()
-            month.collect()
-            members.append(month.members / streams)
-            of_a_reader.append([max(each) for each in zip(*map(month.read_one, month.sample(_READS)), strict=True)])
-        asked = max(asked, *(number for number, _ in of_a_day))
-        manifest.append(statistics.mean(size for _, size in of_a_day))
+    with show_progress(f"days of {streams:,} streams") as progress:
+        for day in range(days):
+            progress(day, days)
+            of_a_day = []
+            for _ in range(rounds):
+                of_a_day += month.round()
+                month.move_out()
+                month.collect()
+                members.append(month.members / streams)
+                of_a_reader.append([max(each) for each in zip(*map(month.read_one, month.sample(_READS)), strict=True)])
+            asked = max(asked, *(number for number, _ in of_a_day))
+            manifest.append(statistics.mean(size for _, size in of_a_day))
     name = f"tier, {days} days of {streams:,} streams with a message a minute"
     note = f"simulated; each stream shares an object every {round_s / 3600:g} h"
     row = Row(f"{name}, PUTs per object", "-", "PUTs", is_absolute=True, smaller_is_better=True, note=note)
