@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.stream_sets.file import LoadedSet
     from liftpy_bucket.store.object_store import ObjectStore
 
-__all__ = ["Context"]
+__all__ = ["LONG_NS", "Context"]
+
+LONG_NS: Final = 4 * 10**9
+"""How long a job of a partition may last before it begins no further object: others wait for it."""
 
 _GRACE_NS: Final = 3_600 * 10**9
 _MAPPED_BYTES_MAX: Final = 256 * 1024 * 1024  # of files that are being sent; larger ones are sent alone

@@ -6,7 +6,7 @@ Nothing is lost or doubled on the way: the sums of what goes and of what comes a
 from __future__ import annotations
 
 from tempfile import TemporaryFile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -14,6 +14,7 @@ from liftpy_bucket.manifest.root.changes import Change, replace
 from liftpy_bucket.objects.merging import merge_fragments
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.store.conditional import create_once
+from liftpy_server.tier.jobs.parts.context import LONG_NS
 from liftpy_server.tier.jobs.parts.file_body import body_of
 from liftpy_server.tier.jobs.parts.members import move_members
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 __all__ = ["merge"]
 
-_LONG_NS: Final = 4 * 10**9  # then uploads of the partition, which wait for this, come in between
-
 
 def merge(context: Context, request: MergeJob) -> MergeResult:
     """Merge what there is to be merged of a partition, or as much of it as some seconds allow.
@@ -52,7 +51,7 @@ def merge(context: Context, request: MergeJob) -> MergeResult:
     merged, more = move_members(context, path, epoch)
     while not more and (count := _merge_run(context, path, epoch)):
         merged += count
-        more = context.now_ns() - began_ns > _LONG_NS
+        more = context.now_ns() - began_ns > LONG_NS
     return MergeResult(merged=merged, more=more)
 
 

@@ -28,6 +28,7 @@ from liftpy_bucket.manifest.root.changes import Change, append
 from liftpy_bucket.objects.merging import Source
 from liftpy_bucket.objects.read import trimmed
 from liftpy_bucket.objects.rows.convert import rows_of_many
+from liftpy_server.tier.jobs.parts.context import LONG_NS
 from liftpy_server.tier.jobs.parts.members import sources_of
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.parts.producers import ProducersBelow
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
 __all__ = ["upload"]
 
 
-_LONG_NS: Final = 4 * 10**9  # then other partitions, and other jobs of this one, come in between
 _OF_OBJECTS: Final = (ObjectCorruptError, ObjectMissingError, BucketVersionError)  # all others have one look anyway
 
 
@@ -165,7 +165,7 @@ def _move(
     began_ns = context.now_ns()
     with ThreadPoolExecutor(1, thread_name_prefix="send") as sender:
         for piece in pieces:
-            if sending is not None and context.now_ns() - began_ns > _LONG_NS:
+            if sending is not None and context.now_ns() - began_ns > LONG_NS:
                 break
             try:
                 draft, held = _drafted(context, path, piece, request)
