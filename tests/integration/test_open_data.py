@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from liftpy_bucket.layout import PartitionPath, set_object_key, slot_of
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from support.tier_rows import UUID, Record, plain_records, rows_from, written
 
@@ -58,7 +59,7 @@ def bucket(tmp_path):
         for uuid, number in sorted(
             ((f"{number:032x}", number) for number in range(2)), key=lambda path: slot_of(*path)
         ):
-            writer.begin(uuid, number, 1, 0, 10)
+            writer.begin(uuid, number, 1, 0, 10, record_hash=RecordHash.BLAKE2B)
             writer.write(rows_from(plain_records(10)))
         writer.finish()
     return tmp_path

@@ -112,7 +112,7 @@ def compact(bucket: JobBucket) -> None:
     old = next(file.fragments(loaded.root, 10, 20))
     before = plain_records(10, base=10, key=_key)
     kept, nonce = rows_from(before[::2]), new_id()
-    body, result = written([kept], uuid=path.uuid, partition=0, nonce=nonce)
+    body, result = written([kept], uuid=path.uuid, partition=0, nonce=nonce, record_hash=loaded.root.record_hash)
     name = f"{old.base:020d}-0-{nonce}.parquet"
     bucket.store.create(path.fragment(name), body, nonce)
     new = result.pointer(name, base=old.base, end=old.end)
@@ -120,7 +120,7 @@ def compact(bucket: JobBucket) -> None:
         loaded.root,
         [old],
         [new],
-        collected=old.setsum - setsum_of(kept),
+        collected=old.setsum - setsum_of(kept, loaded.root.record_hash),
         snapshots=file.snapshots(loaded.root, 10, 20),
         delete_horizon=3,
         compacted_end=20,

@@ -13,6 +13,7 @@ from liftpy_bucket.manifest.root import changes as root_changes
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets import changes as set_changes
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.reading.version import open_version
 from liftpy_envelope.stream_config import StreamConfig
@@ -36,8 +37,12 @@ def new_id() -> str:
     return f"{next(_IDS):032x}"
 
 
+def _hash_of(partition: int) -> RecordHash:
+    return [*RecordHash][(partition + 1) % len(RecordHash)]
+
+
 class JobBucket:
-    """See the module. The stream is led by node `n1` in epoch 0.
+    """See the module. The stream is led by node `n1` in epoch 0; the hash of records is not that of all partitions.
 
     Args:
         server: where; each bucket has a prefix of its own.
@@ -67,7 +72,8 @@ class JobBucket:
         catalog = Catalog(cluster_id="c" * 32, version=1, streams={self.uuid: stream})
         CatalogFile(self.store, new_id=new_id).commit(None, catalog)
         for path in self.paths:
-            self._file(path).commit(None, root_changes.create(path, epoch=0, node=NODE, start=0))
+            change = root_changes.create(path, epoch=0, node=NODE, start=0, record_hash=_hash_of(path.partition))
+            self._file(path).commit(None, change)
 
     def _file(self, path: PartitionPath) -> RootFile:
         return RootFile(self.store, path, new_id=new_id)
@@ -84,6 +90,7 @@ class JobBucket:
         assert loaded is not None
         base, end, nonce = loaded.root.end, records[-1].offset + 1, new_id()
         rows = [rows_from(records)]
+        options.setdefault("record_hash", loaded.root.record_hash)
         body, result = written(rows, uuid=path.uuid, partition=partition, nonce=nonce, **options)
         name = f"{base:020d}-0-{nonce}.parquet"
         self.store.create(path.fragment(name), body, nonce)
@@ -98,7 +105,8 @@ class JobBucket:
         for partition, records in sorted(parts.items(), key=lambda part: slot_of(self.uuid, part[0])):
             version = open_version(self.store, self.paths[partition])
             assert version is not None
-            writer.begin(self.uuid, partition, 0, version.end, records[-1].offset + 1)
+            range_ = (0, version.end, records[-1].offset + 1)
+            writer.begin(self.uuid, partition, *range_, record_hash=version.root.record_hash)
             writer.write(rows_from(records))
         written = writer.finish()
         file = SetManifestFile(self.store, NODE, new_id=new_id)

@@ -11,6 +11,7 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.root import changes as root_changes
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.objects.pointers import StreamObjectPointer
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.store.memory import MemoryStore
 from support.tier_rows import UUID, rows_from, written
@@ -40,7 +41,9 @@ class TierHistory:
     def __init__(self, store: Any = None, start: int = 0) -> None:
         self.store = store or MemoryStore()
         self.file = RootFile(self.store, PATH, new_id=new_id)
-        self.loaded = self.file.commit(None, root_changes.create(PATH, epoch=0, node="n1", start=start))
+        self.loaded = self.file.commit(
+            None, root_changes.create(PATH, epoch=0, node="n1", start=start, record_hash=RecordHash.XXH3)
+        )
 
     @property
     def root(self) -> Root:
@@ -67,6 +70,7 @@ class TierHistory:
         rows = [rows_from(records, keeps_replies=keeps_replies)] if records else []
         if producers is not None:
             rows = [_with_producers(rows[0], producers)]
+        options.setdefault("record_hash", self.root.record_hash)
         body, result = written(rows, nonce=nonce, **options)
         name = f"{base:020d}-0-{nonce}.parquet"
         self.store.create(PATH.fragment(name), body, nonce)

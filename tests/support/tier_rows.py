@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.rows.convert import rows_of_many
 from liftpy_bucket.objects.write import ObjectWriter
 from liftpy_envelope.batch import HEADER_SIZE, check_body, compress_body, encode_body, encode_header, read_header
@@ -170,6 +171,7 @@ def written(pieces, *, uuid=UUID, partition=0, nonce="n", **options):
     """The bytes of a fragment of these rows, and what the writer says of it."""
     sink = io.BytesIO()
     options.setdefault("keeps_replies", False)
+    options.setdefault("record_hash", RecordHash.BLAKE2B)
     writer = ObjectWriter(sink, uuid=uuid, partition=partition, nonce=nonce, **options)
     for rows in pieces:
         writer.write(rows)

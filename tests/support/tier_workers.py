@@ -10,6 +10,7 @@ from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
 from liftpy_bucket.manifest.stream_sets.format import SetPart
 from liftpy_bucket.objects.read import ObjectReader, fragment_key
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.reading.resolving import resolve
 from liftpy_server.tier.jobs.parts.context import Context
 from support.plain_worker import do_plain
@@ -36,6 +37,7 @@ class Worker:
 
     def __init__(self, store, node="n1", *, object_bytes=1 << 20, memory_bytes_max=1 << 30):
         self.node = node
+        self._hashes = {}
         self.context = Context(
             store,
             new_id=new_id,
@@ -48,8 +50,8 @@ class Worker:
     def call(self, job, **arguments):
         return do_plain(self.context, job, arguments)
 
-    def claim(self, epoch=0, epochs=(), log_start=0, path=PATH, *, create=True):
-        return self.call(
+    def claim(self, epoch=0, epochs=(), log_start=0, path=PATH, *, create=True, **options):
+        answer = self.call(
             "claim",
             **path._asdict(),
             epoch=epoch,
@@ -57,7 +59,10 @@ class Worker:
             log_start=log_start,
             epochs=[list(row) for row in epochs or [(epoch, log_start)]],
             create=create,
+            **options,
         )
+        self._hashes[path] = answer["record_hash"]
+        return answer
 
     def upload(self, log: LogFile, base, end, epoch=0, epochs=(), path=PATH, *, further=()):
         """Of `further`, each is the end of one more object."""
@@ -87,6 +92,7 @@ class Worker:
                     "end": end,
                     "slices": log.slices(base, end),
                     "keeps_replies": False,
+                    "record_hash": self._hashes.get(path[0] if path else PATH, RecordHash.BLAKE2B),
                 }
                 for log, base, end, epoch, *path in members
             ],

@@ -22,6 +22,7 @@ from liftpy_bucket.errors import (
 )
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.pins.held import PinRefusedError, Pins
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.upkeep.forking import fork
 from liftpy_bucket.upkeep.sealing import seal
 from liftpy_server.tier.jobs.parts.context import Context
@@ -88,7 +89,8 @@ class World:
         self.log = WorldLog(home / "0.log", tombstones=self.rng.choice([0, 5]), keys=self.rng.choice([3, 11, 1000]))
         self.epoch = 0
         self.sleepiness = self.rng.choice([0.1, 0.3, 0.5])
-        self.nodes = [self._node(name) for name in ("n1", "n2", "n3")]
+        hashes = [[*RecordHash][(seed + number) % len(RecordHash)] for number in range(3)]
+        self.nodes = [self._node(f"n{number + 1}", record_hash) for number, record_hash in enumerate(hashes)]
         self.adopted: set[str] = set()
         self.leader = self.nodes[0]
         self.leader.epoch = 0
@@ -96,10 +98,10 @@ class World:
         self.forks: list[Fork] = []
         self.held_starts: list[int] = []  # of ranges that are pinned, or were to be
 
-    def _node(self, name: str) -> Node:
+    def _node(self, name: str, record_hash: str) -> Node:
         faults = [fault for fault in Fault if fault is not Fault.SLOW]
         store = FaultStore(self.store)
-        node = Node(name, store, None)
+        node = Node(name, store, None, record_hash)
         at_random = plan_random(self.rng, self.rate, faults)
         store.plan = lambda request: _as_may_be(request, self._fault(node, request) or at_random(request))
         store.before = lambda request: self._before(node, request)
@@ -285,10 +287,11 @@ class World:
         epochs = self.log.epochs_until(node.epoch)
         told = {"epoch": node.epoch, "node": node.name, "epochs": epochs}
         try:
-            answer = self.call(node, "claim", log_start=0, create=True, **told)
+            answer = self.call(node, "claim", log_start=0, create=True, record_hash=node.record_hash, **told)
         except LineageError:
             assert told["epoch"] != self.epoch, "the leader can not claim"
             raise
+        node.record_hash = answer["record_hash"]
         self._told(node, told["epoch"], answer["end"])
 
     def _range(self, node: Node) -> tuple[int, int] | None:
@@ -330,7 +333,7 @@ class World:
             return
         base, end = todo
         member = {"tier_epoch": node.epoch, "base": base, "end": end, "keeps_replies": False}
-        member |= PATH._asdict() | {"slices": self.log.slices(base, end)}
+        member |= PATH._asdict() | {"slices": self.log.slices(base, end), "record_hash": node.record_hash}
         epoch = node.epoch
         self.call(node, "upload_set", None, node=node.name, incarnation=node.incarnation, members=[member])
         self._told(node, epoch, end)

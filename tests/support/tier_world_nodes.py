@@ -138,6 +138,7 @@ class Node:
     name: str
     store: FaultStore
     context: Context
+    record_hash: str  # of a history that it would begin; of the one that there is, once it has claimed
     incarnation: int = 1
     epoch: int = -1
     end: int | None = None  # up to where it thinks the bucket goes; None: it must claim

@@ -164,7 +164,9 @@ class Reading:
     def _check_sums(self) -> None:
         root = self._file(self.path).load().root
         if self._is_summable:
-            assert root.setsum + root.collected == self.log.sum_until(root.end, setsum_of)
+            assert root.setsum + root.collected == self.log.sum_until(
+                root.end, lambda rows: setsum_of(rows, root.record_hash)
+            )
 
     def _file(self, path: PartitionPath) -> RootFile:
         return RootFile(self.store, path, new_id=str)

@@ -92,6 +92,7 @@ class PlayedWorker(PlainWorker):
                 "holders": self.holders,
                 "merges": False,
                 "is_new": True,
+                "record_hash": "blake2b-256",
                 "proven_end": end,
             }
             return answer | told

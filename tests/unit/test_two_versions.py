@@ -14,11 +14,13 @@ from liftpy_bucket.errors import BucketVersionError
 from liftpy_bucket.layout import CATALOG, PartitionPath
 from liftpy_bucket.manifest import json as manifest_json
 from liftpy_bucket.manifest.catalog import Catalog, CatalogFile
+from liftpy_bucket.manifest.root import format as root_format
 from liftpy_bucket.manifest.root.changes import create
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.object_log import format as object_log_format
 from liftpy_bucket.object_log import trim
 from liftpy_bucket.objects import write
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope import batch, envelope
 from liftpy_log import checkpoint, cut_mark, data_dir
@@ -34,6 +36,7 @@ from liftpy_server.consensus.storage import journal_frames, snapshot
 from liftpy_server.consensus.wire import session
 from liftpy_server.groups.core import member, records
 from liftpy_server.metadata.state import LEVEL
+from support.manifest_kit import edited
 from support.simdisk import ROOT, SimDisk
 
 WRITTEN_AT = {
@@ -54,6 +57,7 @@ WRITTEN_AT = {
         "committed offset": 1,
         "group": 1,
         "manifest": 3,
+        "root": 3,
         "object": 2,
         "object log": 1,
         "beginning of an object log": 1,
@@ -85,7 +89,8 @@ def test_a_format_changes_only_with_the_level():
         "committed offset": records.OFFSET_VERSION,
         "group": member._VERSION,
         "manifest": manifest_json.FORMAT,
-        "object": write.FORMAT,
+        "root": root_format.FORMATS[RecordHash.BLAKE2B],
+        "object": write.FORMATS[RecordHash.BLAKE2B],
         "object log": object_log_format._VERSION,
         "beginning of an object log": trim._FORMAT,
     }
@@ -110,16 +115,16 @@ def test_an_older_liftpy_leaves_a_newer_data_directory_alone():
 
 
 @pytest.mark.parametrize("key", [CATALOG, PartitionPath("0" * 32, 0).root])
-def test_an_older_node_beside_a_newer_one_at_a_bucket(monkeypatch, key):
+def test_an_older_node_beside_a_newer_one_at_a_bucket(key):
     """The newer one writes too early; the older one names object, formats and what to do, and writes nothing."""
     store, path = MemoryStore(), PartitionPath("0" * 32, 0)
     catalog = CatalogFile(store, new_id=lambda: "old")
     root = RootFile(store, path, new_id=lambda: "old")
-    monkeypatch.setattr(manifest_json, "FORMAT", manifest_json.FORMAT + 1)
     CatalogFile(store, new_id=lambda: "new").commit(None, Catalog(cluster_id="c" * 32, version=1, streams={}))
     RootFile(store, path, new_id=lambda: "new").commit(None, create(path, epoch=0, node="n", start=0))
-    monkeypatch.undo()
+    written = store.get(key)
+    store.replace(key, edited(written.body, lambda plain: plain.update(format=9)), written.head.etag, "newer")
     before = store.get(key)
-    with pytest.raises(BucketVersionError, match=rf"{key} was written by a newer liftpy, in format 4; .* upgrade it"):
+    with pytest.raises(BucketVersionError, match=rf"{key} was written by a newer liftpy, in format 9; .* upgrade it"):
         (catalog if key == CATALOG else root).load()
     assert store.get(key) == before

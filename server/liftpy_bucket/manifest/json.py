@@ -2,7 +2,8 @@
 
 Canonical is UTF-8 without spaces, `format` first, all other keys sorted and the checksum last, so that equal values
 are equal bytes. What is read is checked field by field, and an unknown field is refused: whoever adds one raises the
-format. Formats below `FORMAT` were never released, and are not read.
+format. Formats below `FORMAT` were never released, and are not read. A root may have a format of its own, see
+`liftpy_bucket.manifest.root.format`.
 
 The checksum is of every byte before it (see `liftpy_log.storage.checked_json`). It can be checked without reading the
 JSON, in any language. Every manifest ends with it but one whose name is the SHA-256 of its bytes: a snapshot.
@@ -74,17 +75,18 @@ DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _SETSUM: Final = re.compile(r"[0-9a-f]{64}")
 
 
-def encode(key: str, plain: Mapping[str, Any]) -> bytes:
+def encode(key: str, plain: Mapping[str, Any], format_: int = FORMAT) -> bytes:
     """The bytes of a manifest.
 
     Args:
         key: Where it is to be written.
         plain: Fields of the manifest but `format`; at least one.
+        format_: Format of the manifest.
 
     Raises:
         TierError: it has more bytes than a reader would take.
     """
-    return _measured(key, with_checksum(_canonical(plain)))
+    return _measured(key, with_checksum(_canonical(plain, format_)))
 
 
 def encode_named_by_digest(key: str, plain: Mapping[str, Any]) -> bytes:
@@ -93,12 +95,12 @@ def encode_named_by_digest(key: str, plain: Mapping[str, Any]) -> bytes:
     Raises:
         TierError: it has more bytes than a reader would take.
     """
-    return _measured(key, _canonical(plain))
+    return _measured(key, _canonical(plain, FORMAT))
 
 
-def _canonical(plain: Mapping[str, Any]) -> bytes:
+def _canonical(plain: Mapping[str, Any], format_: int) -> bytes:
     fields = json.dumps(plain, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return f'{{"format":{FORMAT},{fields[1:]}'.encode()
+    return f'{{"format":{format_},{fields[1:]}'.encode()
 
 
 def _measured(key: str, body: bytes) -> bytes:
@@ -247,6 +249,7 @@ class Fields(Row):
         *,
         optional: Collection[str] = (),
         is_named_by_digest: bool = False,
+        newest: int = FORMAT,
     ) -> Fields:
         """Begin to read a manifest.
 
@@ -257,6 +260,7 @@ class Fields(Row):
             optional: Fields that it may have.
             is_named_by_digest: Whether it has no checksum; who reads it has compared its name with the digest of its
                 bytes.
+            newest: The newest format of such a manifest.
 
         Raises:
             ManifestCorruptError: its checksum is wrong, it is not JSON, too long, too old, or has other fields.
@@ -273,13 +277,13 @@ class Fields(Row):
         found = value.get("format") if type(value) is dict else None
         if type(found) is not int or found < 1:
             raise ManifestCorruptError(key, "manifest[format] is not an integer above 0")
-        if found > FORMAT:
+        if found > newest:
             raise BucketVersionError(
-                f"{key} was written by a newer liftpy, in format {found}; this one reads format {FORMAT}: upgrade it"
+                f"{key} was written by a newer liftpy, in format {found}; this one reads format {newest}: upgrade it"
             )
         if found < FORMAT:
             raise ManifestCorruptError(
-                key, f"it has format {found}, of before the first release; this liftpy reads format {FORMAT}"
+                key, f"it has format {found}, of before the first release; this liftpy reads format {newest}"
             )
         if is_named_by_digest:
             return cls(key, "manifest", value, ("format", *names), optional)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.objects.parquet import ByteSink
     from liftpy_bucket.objects.pointers import SetMember, StreamObjectPointer
+    from liftpy_bucket.objects.record_hash import RecordHash
     from liftpy_bucket.objects.setsum import Setsum
     from liftpy_bucket.objects.write import Written
     from liftpy_bucket.store.object_store import ObjectStore
@@ -77,6 +78,7 @@ def merge(
     path: PartitionPath,
     nonce: str,
     keeps_replies: bool,
+    record_hash: RecordHash,
     row_group_bytes: int = ROW_GROUP_BYTES,
     cleaned_ns: int = 0,
 ) -> Written:
@@ -88,6 +90,7 @@ def merge(
         path: Path of the partition.
         nonce: Nonce of this attempt.
         keeps_replies: Whether there is a column `reply`.
+        record_hash: Hash of the partition.
         row_group_bytes: About how large a row group is, before compression.
         cleaned_ns: See `liftpy_bucket.upkeep.compaction`.
 
@@ -103,6 +106,7 @@ def merge(
         partition=path.partition,
         nonce=nonce,
         keeps_replies=keeps_replies,
+        record_hash=record_hash,
         row_group_bytes=row_group_bytes,
         cleaned_ns=cleaned_ns,
     )
@@ -161,6 +165,7 @@ def merge_fragments(
         path=path,
         nonce=nonce,
         keeps_replies=any(reader.metadata.keeps_replies for reader in readers),
+        record_hash=readers[0].record_hash,
         row_group_bytes=row_group_bytes,
         cleaned_ns=max(cleaned, default=0) if all(cleaned) else 0,
     )

@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 from liftpy_bucket.errors import BucketVersionError, ObjectCorruptError
 from liftpy_bucket.objects.pages import DECODED_BYTES_MAX, ROWS_MAX, measure_column
 from liftpy_bucket.objects.parquet import FOOTER_GUARD, FOOTER_GUARD_BYTES, ROW_GROUPS_KEY
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.rows.schema import row_names, row_schema
 from liftpy_bucket.objects.setsum import Setsum
-from liftpy_bucket.objects.write import FORMAT
+from liftpy_bucket.objects.write import FORMATS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -129,10 +130,11 @@ def parse_footer(content: bytes) -> Footer:
         if name.startswith(_OURS.encode())
     }
     found = int(about["liftpy.format"])
-    if found > FORMAT:
-        raise BucketVersionError(f"it has format {found}; this liftpy reads format {FORMAT}")
-    if found < FORMAT:
-        raise ValueError(f"it has format {found}, of before the first release; this liftpy reads format {FORMAT}")
+    oldest, newest = min(FORMATS.values()), max(FORMATS.values())
+    if found > newest:
+        raise BucketVersionError(f"it has format {found}; this liftpy reads format {newest}")
+    if found < oldest:
+        raise ValueError(f"it has format {found}, of before the first release; this liftpy reads format {newest}")
     columns = {name: place for place, name in enumerate(parquet.schema.names)}
     _check_types(parquet.schema.to_arrow_schema())
     digests = [digest for digest in about[ROW_GROUPS_KEY].split(",") if digest]
@@ -309,6 +311,14 @@ class ObjectReader:
             return Setsum.from_hex(self.metadata.about["liftpy.setsum"])
         except (KeyError, ValueError) as error:
             raise ObjectCorruptError(self.key, f"its footer has no liftpy.setsum that makes sense ({error})") from error
+
+    @property
+    def record_hash(self) -> RecordHash:
+        """Hash of its records, as the footer says. Raises as `metadata` does."""
+        try:
+            return RecordHash(self.metadata.about["liftpy.hash"])
+        except (KeyError, ValueError) as error:
+            raise ObjectCorruptError(self.key, f"its footer has no liftpy.hash that is known ({error})") from error
 
     def covering(self, start: int, end: int) -> list[int]:
         """Indexes of the row groups that have offsets from `start` up to `end`. Raises as `metadata` does.

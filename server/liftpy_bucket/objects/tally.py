@@ -12,13 +12,19 @@ from liftpy_bucket.objects.setsum import NO_RECORDS
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from liftpy_bucket.objects.record_hash import RecordHash
+
 __all__ = ["RowsTally"]
 
 
 class RowsTally:
     """Counts rows of one partition, which ascend by offset, and whose leader epochs never fall.
 
+    Args:
+        record_hash: Hash of the partition.
+
     Attributes:
+        record_hash: Hash of the partition.
         base: Offset of the first one; 0 while there is none.
         end: The offset after the last one; 0 while there is none.
         records: Number of records.
@@ -29,7 +35,8 @@ class RowsTally:
         epochs: (leader epoch, offset of its first record), oldest first.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, record_hash: RecordHash) -> None:
+        self.record_hash = record_hash
         self.base = self.end = 0
         self.records = self.tombstones = 0
         self.first_timestamp = self.last_timestamp = 0
@@ -61,7 +68,7 @@ class RowsTally:
         if rows.column("value").null_count and rows.column("key").null_count < len(offsets):
             is_null = np.asarray(rows.column("value").is_null())
             self.tombstones += int((is_null & np.asarray(rows.column("key").is_valid())).sum())
-        self.setsum += setsum_of(rows)
+        self.setsum += setsum_of(rows, self.record_hash)
 
     def _note_epochs(self, epochs: list[int], offsets: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> None:
         last = self.epochs[-1][0] if self.epochs else -1

@@ -1,8 +1,9 @@
 """Writes fragments: the records of one partition as Parquet, in row groups of a few MiB, so that a seek reads little.
 
 The footer says whose they are: `liftpy.uuid`, `liftpy.partition`, `liftpy.nonce` (of the attempt that wrote it),
-`liftpy.setsum`, `liftpy.epochs` (`epoch:first offset`, divided by commas), `liftpy.tombstones` (how many there are),
-`liftpy.cleaned_ns` (see `liftpy_bucket.upkeep.compaction`; 0: it was not), and `liftpy.format`.
+`liftpy.setsum`, `liftpy.hash` (of the records in it), `liftpy.epochs` (`epoch:first offset`, divided by commas),
+`liftpy.tombstones` (how many there are), `liftpy.cleaned_ns` (see `liftpy_bucket.upkeep.compaction`; 0: it was not),
+and `liftpy.format`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from liftpy_bucket.objects.parquet import ParquetObject
 from liftpy_bucket.objects.pointers import Extent, StreamObjectPointer
-from liftpy_bucket.objects.record_hash import HASH_NAME
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.rows.schema import conform, row_schema, row_sizes
 from liftpy_bucket.objects.tally import RowsTally
 
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.parquet import ByteSink
     from liftpy_bucket.objects.setsum import Setsum
 
-__all__ = ["FORMAT", "PARTITION_FIELD", "ROW_GROUP_BYTES", "ObjectWriter", "RowGroupCutter", "Written"]
+__all__ = ["FORMATS", "PARTITION_FIELD", "ROW_GROUP_BYTES", "ObjectWriter", "RowGroupCutter", "Written"]
 
-FORMAT: Final = 2
+FORMATS: Final = {RecordHash.BLAKE2B: 2, RecordHash.XXH3: 3}
+"""Format of an object, by the hash of its records: a program that does not know the hash says that it is too old."""
+
 PARTITION_FIELD: Final = pa.field("partition", pa.int32(), nullable=False)
 ROW_GROUP_BYTES: Final = 4 * 1024 * 1024
 
@@ -129,6 +132,7 @@ class ObjectWriter:
         partition: Number of the partition.
         nonce: Nonce of this attempt.
         keeps_replies: Whether there is a column `reply`.
+        record_hash: Hash of the partition.
         row_group_bytes: About how large a row group is, before compression.
         cleaned_ns: See `liftpy_bucket.upkeep.compaction`.
     """
@@ -141,6 +145,7 @@ class ObjectWriter:
         partition: int,
         nonce: str,
         keeps_replies: bool,
+        record_hash: RecordHash,
         row_group_bytes: int = ROW_GROUP_BYTES,
         cleaned_ns: int = 0,
     ) -> None:
@@ -151,7 +156,7 @@ class ObjectWriter:
         self._schema = _object_schema(keeps_replies=keeps_replies)
         self._parquet = ParquetObject(sink, self._schema, is_alike=True)
         self._cutter = RowGroupCutter(self._parquet, row_group_bytes)
-        self._tally = RowsTally()
+        self._tally = RowsTally(record_hash)
 
     @property
     def setsum(self) -> Setsum:
@@ -181,8 +186,8 @@ class ObjectWriter:
         extent = self._parquet.finish(
             {
                 **self._about,
-                "liftpy.format": str(FORMAT),
-                "liftpy.hash": HASH_NAME,
+                "liftpy.format": str(FORMATS[tally.record_hash]),
+                "liftpy.hash": tally.record_hash,
                 "liftpy.setsum": tally.setsum.hex(),
                 "liftpy.epochs": ",".join(f"{epoch}:{start}" for epoch, start in tally.epochs),
                 "liftpy.tombstones": str(tally.tombstones),

@@ -5,7 +5,8 @@
 The columns are those of a fragment, replies always among them, behind `stream` (the uuid, 32 hexadecimal digits) and
 `partition`. A member is read without the others: the set manifest says where it lies, and its footer has
 `liftpy.uuid`, `liftpy.partition`, `liftpy.setsum`, `liftpy.nonce`, `liftpy.hash` and `liftpy.format`. The footer of all
-lets any reader of Parquet take the object for one file; it says `liftpy.node` instead of whose the records are.
+lets any reader of Parquet take the object for one file; it says `liftpy.node` instead of whose the records are, and has
+`liftpy.hash` where that of all members is the same.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from liftpy_bucket.layout import slot_of
 from liftpy_bucket.objects.joined_footer import JoinedFooter
 from liftpy_bucket.objects.parquet import ROW_GROUPS_KEY, ParquetObject, write_footer
 from liftpy_bucket.objects.pointers import SetMember, SetObjectPointer, member_order
-from liftpy_bucket.objects.record_hash import HASH_NAME
 from liftpy_bucket.objects.rows.schema import conform, row_schema
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.objects.tally import RowsTally
-from liftpy_bucket.objects.write import FORMAT, PARTITION_FIELD, ROW_GROUP_BYTES, RowGroupCutter
+from liftpy_bucket.objects.write import FORMATS, PARTITION_FIELD, ROW_GROUP_BYTES, RowGroupCutter
 
 if TYPE_CHECKING:
     from liftpy_bucket.objects.parquet import ByteSink
     from liftpy_bucket.objects.pointers import Extent
+    from liftpy_bucket.objects.record_hash import RecordHash
     from liftpy_bucket.objects.setsum import Setsum
 
 __all__ = ["SetWriter", "WrittenSet"]
@@ -87,7 +88,8 @@ class SetWriter:
     def __init__(self, sink: ByteSink, *, node: str, nonce: str, row_group_bytes: int = ROW_GROUP_BYTES) -> None:
         self._sink = sink
         self._node = node
-        self._about = {"liftpy.nonce": nonce, "liftpy.hash": HASH_NAME, "liftpy.format": str(FORMAT)}
+        self._about = {"liftpy.nonce": nonce}
+        self._hashes: set[RecordHash] = set()
         self._row_group_bytes = row_group_bytes
         self._size = 0
         self._digests: list[str] = []
@@ -95,7 +97,9 @@ class SetWriter:
         self._members: list[SetMember] = []
         self._member: _Member | None = None
 
-    def begin(self, uuid: str, partition: int, tier_epoch: int, base: int, end: int) -> None:
+    def begin(
+        self, uuid: str, partition: int, tier_epoch: int, base: int, end: int, *, record_hash: RecordHash
+    ) -> None:
         """Begin with the next member; they come in the order of `member_order`, and none twice.
 
         Args:
@@ -104,6 +108,7 @@ class SetWriter:
             tier_epoch: Leader epoch of the leader that tiers it.
             base: The first offset that the member answers for.
             end: The offset after the last one.
+            record_hash: Hash of the partition.
 
         Raises:
             ValueError: the member does not follow on the one before.
@@ -115,7 +120,8 @@ class SetWriter:
             raise ValueError(f"partition {uuid}/{partition} is written out of order")
         parquet = ParquetObject(self._sink, _set_schema(), is_alike=False)
         cutter = RowGroupCutter(parquet, self._row_group_bytes)
-        self._member = _Member(uuid, partition, tier_epoch, base, end, parquet, cutter, RowsTally())
+        self._member = _Member(uuid, partition, tier_epoch, base, end, parquet, cutter, RowsTally(record_hash))
+        self._hashes.add(record_hash)
 
     def write(self, rows: pa.RecordBatch) -> None:
         """Write the next rows of the partition.
@@ -149,7 +155,12 @@ class SetWriter:
             OSError: the sink could not take it.
         """
         self._end_member()
-        about = {**self._about, "liftpy.node": self._node, ROW_GROUPS_KEY: ",".join(self._digests)}
+        about = {
+            **self._about,
+            **_hashed(self._hashes),
+            "liftpy.node": self._node,
+            ROW_GROUPS_KEY: ",".join(self._digests),
+        }
         extent = write_footer(self._sink, self._joined.finish(about), self._size)
         return WrittenSet(extent, tuple(self._members))
 
@@ -162,6 +173,7 @@ class SetWriter:
         extent = member.parquet.finish(
             {
                 **self._about,
+                **_hashed({tally.record_hash}),
                 "liftpy.uuid": member.uuid,
                 "liftpy.partition": str(member.partition),
                 "liftpy.setsum": tally.setsum.hex(),
@@ -185,3 +197,9 @@ class SetWriter:
             )
         )
         self._size += extent.size
+
+
+def _hashed(hashes: set[RecordHash]) -> dict[str, str]:
+    """What a footer says of the hashes of its records."""
+    named = {"liftpy.hash": str(*hashes)} if len(hashes) == 1 else {}
+    return {**named, "liftpy.format": str(max(FORMATS[each] for each in hashes))}

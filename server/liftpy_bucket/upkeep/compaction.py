@@ -308,6 +308,7 @@ class HistoryCompaction:
                 partition=path.partition,
                 nonce=nonce,
                 keeps_replies=any(self._reader(pointer).metadata.keeps_replies for pointer, _ in group),
+                record_hash=self._reader(group[0][0]).record_hash,
                 cleaned_ns=max(cleaned_ns for _, cleaned_ns in group),
             )
             collected = NO_RECORDS
@@ -336,7 +337,7 @@ class HistoryCompaction:
                     last = int(rows.column("offset").to_numpy()[goes][-1])
                     self._delete_horizon = max(self._delete_horizon, last + 1)
             if not stays.all():
-                dropped += setsum_of(rows.filter(pa.array(~stays)))
+                dropped += setsum_of(rows.filter(pa.array(~stays)), reader.record_hash)
                 rows = rows.filter(pa.array(stays))
             writer.write(rows)
         check_sum(Source(reader.key, (), pointer.setsum), writer.setsum - before + dropped)

@@ -124,7 +124,7 @@ def scrub_piece(store: ObjectStore, version: TierVersion, piece: Piece) -> None:
         rows = reader.read(group.index)
         reached = _check_offsets(piece, rows, reached)
         _check_epochs(version, piece, rows)
-        found, records = found + setsum_of(rows), records + rows.num_rows
+        found, records = found + setsum_of(rows, reader.record_hash), records + rows.num_rows
         stamps = rows.column("timestamp_ns")
         times += [stamps[0].as_py(), stamps[-1].as_py()]
     told = reader.setsum if pointer.setsum is None else pointer.setsum

@@ -26,9 +26,20 @@ class ColdSide:
         records: How many there are, as far as this leader knows.
         root_end: Offset after the last one in objects of its own, or less.
         holders: Nodes whose shared objects hold what follows, as far as this leader knows.
+        record_hash: Hash of a record in the bucket's sums of this partition; "" while there is nothing in the bucket.
     """
 
-    __slots__ = ("delete_horizon", "end", "epochs", "holders", "records", "root_end", "start", "stored_bytes")
+    __slots__ = (
+        "delete_horizon",
+        "end",
+        "epochs",
+        "holders",
+        "record_hash",
+        "records",
+        "root_end",
+        "start",
+        "stored_bytes",
+    )
 
     def __init__(
         self,
@@ -41,6 +52,7 @@ class ColdSide:
         records: int = 0,
         root_end: int = 0,
         holders: Iterable[str] = (),
+        record_hash: str = "",
     ) -> None:
         self.start = start
         self.end = end
@@ -50,6 +62,7 @@ class ColdSide:
         self.records = records
         self.root_end = root_end
         self.holders = frozenset(holders)
+        self.record_hash = record_hash
 
     def advance(self, end: int, epochs: Iterable[tuple[int, int]]) -> None:
         """More is there: everything up to `end`, of which `epochs` tells the leader epochs."""

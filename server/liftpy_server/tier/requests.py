@@ -89,6 +89,7 @@ class HistoryResult:
         holders: Nodes whose shared objects hold some of it.
         merges: There are objects to be merged.
         is_new: There was nothing before.
+        record_hash: Hash of a record in the sums of the partition.
         producers: Ordered producers, as the root has them.
     """
 
@@ -106,6 +107,7 @@ class HistoryResult:
     holders: tuple[str, ...]
     merges: bool
     is_new: bool
+    record_hash: str
     producers: Producers = ()
 
 
@@ -131,6 +133,7 @@ class ClaimJob(WorkerRequest[HistoryResult]):
         epochs: Epochs of the log.
         create: Begin a history where there is none.
         cluster_id: Cluster whose catalog must name the stream before a history is begun; None where there is none.
+        record_hash: Hash of records in a history that is begun, see `liftpy_bucket.objects.record_hash`.
     """
 
     job: ClassVar[str] = "claim"
@@ -143,6 +146,7 @@ class ClaimJob(WorkerRequest[HistoryResult]):
     epochs: Epochs
     create: bool
     cluster_id: str | None = None
+    record_hash: str = "blake2b-256"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,6 +207,7 @@ class SetMemberUpload:
     """A range of one partition for a shared object; `tier_epoch` is the leader epoch of its claim, see `UploadJob`.
 
     `epochs` are those of the log, as many as it takes to say of which epoch every offset is; empty: the records tell.
+    `record_hash` is that of the partition, as its claim told.
     """
 
     uuid: str
@@ -212,6 +217,7 @@ class SetMemberUpload:
     end: int
     slices: tuple[LogSlice, ...]
     keeps_replies: bool
+    record_hash: str
     epochs: Epochs = ()
 
 

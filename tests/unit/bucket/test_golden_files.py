@@ -1,12 +1,14 @@
-"""A file of each format in the bucket, as this version wrote it once: what is in a bucket can be read for years.
+"""A file of each format in the bucket, as a version wrote it once: what is in a bucket can be read for years.
 
-Who changes a format raises its version and writes the files anew: `python -m unit.bucket.test_golden_files`, in tests/.
+There is a folder for each hash of records, as roots and objects have a format for each. Who adds one has the files of
+it written: `python -m unit.bucket.test_golden_files HASH`, in tests/. Those of before stay as they are.
 Manifests are canonical, so that they are compared byte by byte. Parquet is not: pyarrow decides on its bytes.
 """
 
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,6 +27,7 @@ from liftpy_bucket.manifest.stream_sets.pages import decode_page
 from liftpy_bucket.manifest.stream_sets.paging import paged
 from liftpy_bucket.objects.parquet import FIELD_IDS
 from liftpy_bucket.objects.read import ObjectReader
+from liftpy_bucket.objects.record_hash import RecordHash, setsum_of
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.memory import MemoryStore
 from support.tier_rows import UUID, Record, records_of, rows_from, written
@@ -49,20 +52,21 @@ def rows():
     return made.set_column(place, made.schema.field(place), pa.array([None, SEQUENCE, SEQUENCE], pa.int64()))
 
 
-def write_all(folder):
-    """Write the golden files."""
-    body, result = written([rows()], partition=PATH.partition, nonce="golden")
+def write_all(record_hash):
+    """Write the golden files of a hash."""
+    body, result = written([rows()], partition=PATH.partition, nonce="golden", record_hash=record_hash)
     pointer = result.pointer(f"{40:020d}-2-golden.parquet", end=44)
     sink = io.BytesIO()
     writer = SetWriter(sink, node=NODE, nonce="golden")
     for path in sorted((OTHER, PATH), key=lambda path: slot_of(*path)):
-        writer.begin(path.uuid, path.partition, 2, 40, 44)
+        writer.begin(path.uuid, path.partition, 2, 40, 44, record_hash=record_hash)
         writer.write(rows())
     shared = writer.finish().pointer(f"{5:020d}-golden.parquet")
     snapshot = make_snapshot(PATH, [pointer], "golden")
     root = Root(
         uuid=PATH.uuid,
         partition=PATH.partition,
+        record_hash=record_hash,
         version=9,
         start=40,
         end=44,
@@ -86,14 +90,20 @@ def write_all(folder):
         "catalog.json": encode_catalog(catalog),
     }
     for name, content in files.items():
-        (folder / name).write_bytes(content)
+        (FOLDER / record_hash / name).write_bytes(content)
 
 
-def golden(name):
-    return (FOLDER / name).read_bytes()
+@pytest.fixture(params=RecordHash)
+def record_hash(request):
+    return request.param
 
 
-def test_manifests_are_written_as_they_were():
+@pytest.fixture
+def golden(record_hash):
+    return lambda name: (FOLDER / record_hash / name).read_bytes()
+
+
+def test_manifests_are_written_as_they_were(golden):
     for name, decode, encode in (
         ("root.json", lambda body: decode_root(PATH, body), encode_root),
         ("set-manifest", lambda body: decode_set(NODE, body), encode_set),
@@ -109,7 +119,7 @@ def check_rows(found):
     assert read.column("producer_sequence").to_pylist() == [None, SEQUENCE, SEQUENCE]
 
 
-def test_a_root_leads_by_digests_to_its_records():
+def test_a_root_leads_by_digests_to_its_records(record_hash, golden):
     root = decode_root(PATH, golden("root.json"))
     snapshot = decode_snapshot(PATH, root.snapshots[0], golden("snapshot.json"))
     (pointer,) = snapshot.fragments
@@ -118,9 +128,11 @@ def test_a_root_leads_by_digests_to_its_records():
     reader = ObjectReader(store, "golden", pointer.extent)
     reader.check_fragment(PATH, pointer)
     check_rows(list(reader.rows(40, 44)))
+    assert (root.record_hash, reader.record_hash) == (record_hash, record_hash)
+    assert setsum_of(next(reader.rows(40, 44)), record_hash) == root.setsum
 
 
-def test_a_set_manifest_leads_by_digests_to_its_records():
+def test_a_set_manifest_leads_by_digests_to_its_records(record_hash, golden):
     root, pack = decode_set(NODE, golden("set-manifest")), golden("set-manifest-pack")
     (page,) = root.pages
     (shared,) = decode_page("golden", NODE, page.digest, pack[page.start : page.start + page.size])
@@ -133,17 +145,18 @@ def test_a_set_manifest_leads_by_digests_to_its_records():
         reader = ObjectReader(store, "golden", member.extent)
         reader.check_member(member)
         check_rows(list(reader.rows(40, 44)))
+        assert setsum_of(next(reader.rows(40, 44)), record_hash) == reader.setsum
 
 
 @pytest.mark.parametrize("name", ["stream-object.parquet", "stream-set-object.parquet"])
-def test_columns_have_their_ids(name):
-    schema = pq.read_schema(FOLDER / name)
+def test_columns_have_their_ids(record_hash, name):
+    schema = pq.read_schema(FOLDER / record_hash / name)
     ids = {field.name: int(field.metadata[b"PARQUET:field_id"]) for field in schema}
     assert ids == {column: FIELD_IDS[column] for column in schema.names}
-    assert set(pq.read_table(FOLDER / name).column("partition").to_pylist()) <= {0, PATH.partition}
+    assert set(pq.read_table(FOLDER / record_hash / name).column("partition").to_pylist()) <= {0, PATH.partition}
 
 
-def test_an_object_that_somebody_made_in_its_place_is_refused():
+def test_an_object_that_somebody_made_in_its_place_is_refused(golden):
     """Its checksums and its setsum are right; only the manifest knows what was written."""
     root = decode_root(PATH, golden("root.json"))
     (pointer,) = decode_snapshot(PATH, root.snapshots[0], golden("snapshot.json")).fragments
@@ -157,4 +170,4 @@ def test_an_object_that_somebody_made_in_its_place_is_refused():
 
 
 if __name__ == "__main__":
-    write_all(FOLDER)
+    write_all(RecordHash(sys.argv[1]))

@@ -142,6 +142,7 @@ def rewrite(work: Pass, given: Rewrite, superseded: Iterator[npt.NDArray[np.int6
             partition=path.partition,
             nonce=nonce,
             keeps_replies=given.keeps_replies,
+            record_hash=work.reader(pointers[0]).record_hash,
             cleaned_ns=given.cleaned_ns,
         )
         copy = _Copy(work, writer, _Superseded(superseded))
@@ -220,7 +221,7 @@ class _Copy:
             if source.is_expired:
                 stays &= ~self._expired(rows, stays)
             if not stays.all():
-                dropped += setsum_of(rows.filter(pa.array(~stays)))
+                dropped += setsum_of(rows.filter(pa.array(~stays)), reader.record_hash)
                 rows = rows.filter(pa.array(stays))
             self._writer.write(rows)
         check_sum(Summed(reader.key, (), source.pointer.setsum), self._writer.setsum - before + dropped)

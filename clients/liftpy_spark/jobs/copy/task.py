@@ -195,6 +195,7 @@ def _make(target: ObjectStore, version: TierVersion, item: CopyItem) -> tuple[Ou
             path=path,
             nonce=_id_of(f"{path.home} {item.base} {item.end}".encode()),
             keeps_replies=any(footer.keeps_replies for footer in footers),
+            record_hash=version.root.record_hash,
             cleaned_ns=footers[0].cleaned_ns if len(footers) == 1 else 0,  # shared objects never are
         )
         with _mapped(file) as body:

@@ -142,9 +142,16 @@ def _copy(context: Context, version: TierVersion, root: Root, epoch: int) -> Non
 
     def store(*, keeps_replies: bool) -> Stored:
         source = Source(version.path.root, version.read(base, end), None)
-        about = {"base": base, "end": end, "epoch": epoch}
-        with drafted(context, target, [source], keeps_replies=keeps_replies, **about) as draft:
-            return put_draft(context, root, draft)
+        draft = drafted(
+            *(context, target, [source]),
+            base=base,
+            end=end,
+            epoch=epoch,
+            keeps_replies=keeps_replies,
+            record_hash=root.record_hash,
+        )
+        with draft as made:
+            return put_draft(context, root, made)
 
     try:
         stored = store(keeps_replies=False)

@@ -19,6 +19,7 @@ from liftpy_bucket.manifest.root.format import Claim, Root
 from liftpy_bucket.manifest.root.producers import highest_of
 from liftpy_bucket.manifest.root.rewriting import Rewriter, fragments_below
 from liftpy_bucket.manifest.root.snapshot import homed
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.setsum import Setsum
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def _check_open(root: Root) -> None:
         raise SealedError(f"{_name(root)} is sealed in the bucket at offset {root.end} and takes nothing more")
 
 
-def create(path: PartitionPath, *, epoch: int, node: str, start: int) -> Change:
+def create(
+    path: PartitionPath, *, epoch: int, node: str, start: int, record_hash: RecordHash = RecordHash.BLAKE2B
+) -> Change:
     """The first root of a partition, claimed.
 
     Args:
@@ -70,9 +73,19 @@ def create(path: PartitionPath, *, epoch: int, node: str, start: int) -> Change:
         epoch: Leader epoch of the claimer.
         node: Id of the node.
         start: The first offset of the partition.
+        record_hash: Hash of a record in all sums of the partition, from now on.
     """
     claims = (Claim(epoch=epoch, node=node, start=start),)
-    return Change(root=Root(uuid=path.uuid, partition=path.partition, version=1, start=start, end=start, claims=claims))
+    root = Root(
+        uuid=path.uuid,
+        partition=path.partition,
+        record_hash=record_hash,
+        version=1,
+        start=start,
+        end=start,
+        claims=claims,
+    )
+    return Change(root=root)
 
 
 def claim(root: Root, *, epoch: int, node: str, start: int) -> Change:

@@ -12,7 +12,6 @@ It is JSON, of which docs/internals/formats.md lists the fields.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
@@ -28,6 +27,7 @@ from liftpy_bucket.manifest.pointer_format import (
     snapshots_of,
 )
 from liftpy_bucket.manifest.root.producers import producers_of
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.setsum import NO_RECORDS, Setsum
 
 if TYPE_CHECKING:
@@ -35,7 +35,17 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.root.producers import HighestBatch
     from liftpy_bucket.objects.pointers import SnapshotPointer, StreamObjectPointer
 
-__all__ = ["COMMIT_IDS", "EPOCH_MAX", "HASH", "Claim", "Root", "commits_of", "decode_root", "encode_root", "epochs_of"]
+__all__ = [
+    "COMMIT_IDS",
+    "EPOCH_MAX",
+    "FORMATS",
+    "Claim",
+    "Root",
+    "commits_of",
+    "decode_root",
+    "encode_root",
+    "epochs_of",
+]
 
 COMMIT_IDS: Final = 64
 
@@ -62,6 +72,7 @@ class Root:
     Attributes:
         uuid: UUID of the stream, 32 hexadecimal digits.
         partition: Number of the partition.
+        record_hash: Hash of a record in the sums, which stays the same as long as there is the partition.
         version: Grows by one with every commit.
         start: The first offset that is still wanted: retention and purges moved it here.
         end: The offset after the last one below this root.
@@ -89,6 +100,7 @@ class Root:
     collected: Setsum = NO_RECORDS
     epochs: tuple[tuple[int, int], ...] = ()
     claims: tuple[Claim, ...] = ()
+    record_hash: RecordHash = RecordHash.BLAKE2B
     sealed: bool = False
     delete_horizon: int = 0
     compacted_end: int = 0
@@ -96,8 +108,10 @@ class Root:
     producers: tuple[HighestBatch, ...] = ()
 
 
-HASH: Final = "blake2b-256"
-_HASH: Final = re.compile(re.escape(HASH))
+FORMATS: Final = {RecordHash.BLAKE2B: 3, RecordHash.XXH3: 4}
+"""Format of a root, by its hash: a program that does not know the hash says that it is too old."""
+
+_HASHES: Final = {(FORMATS[each], str(each)): each for each in RecordHash}
 EPOCH_MAX: Final = 2**31 - 1
 _FIELDS: Final = frozenset(
     {
@@ -114,7 +128,7 @@ def encode_root(root: Root) -> bytes:
         TierError: they are more than a manifest may have.
     """
     plain = {
-        "hash": HASH,
+        "hash": root.record_hash,
         "uuid": root.uuid,
         "partition": root.partition,
         "version": root.version,
@@ -133,7 +147,7 @@ def encode_root(root: Root) -> bytes:
     }
     if root.producers:
         plain["producers"] = root.producers
-    return encode(PartitionPath(root.uuid, root.partition).root, plain)
+    return encode(PartitionPath(root.uuid, root.partition).root, plain, FORMATS[root.record_hash])
 
 
 def decode_root(path: PartitionPath, body: bytes) -> Root:
@@ -148,12 +162,12 @@ def decode_root(path: PartitionPath, body: bytes) -> Root:
         BucketVersionError: it is newer than this program.
     """
     key = path.root
-    fields = Fields.of_body(key, body, _FIELDS, optional=("producers",))
-    fields.text("hash", _HASH)
+    fields = Fields.of_body(key, body, _FIELDS, optional=("producers",), newest=max(FORMATS.values()))
     end = fields.number("end")
     root = Root(
         uuid=fields.text("uuid", UUID),
         partition=fields.number("partition"),
+        record_hash=_hash_of(fields),
         version=fields.number("version", 1),
         start=fields.number("start", most=end),
         end=end,
@@ -195,6 +209,14 @@ def commits_of(fields: Fields) -> tuple[str, ...]:
     if len(commits) > COMMIT_IDS:
         raise fields.bad("commits", f"has more than {COMMIT_IDS} ids")
     return commits
+
+
+def _hash_of(fields: Fields) -> RecordHash:
+    name = fields.text("hash", NODE)
+    found = _HASHES.get((fields.number("format"), name))
+    if found is None:
+        raise fields.bad("hash", f"is {name}, which is none of a root of its format")
+    return found
 
 
 def _claims_of(fields: Fields) -> tuple[Claim, ...]:

@@ -198,6 +198,7 @@ class TierJobs:
             records=answer.records,
             root_end=answer.root_end,
             holders=answer.holders,
+            record_hash=answer.record_hash,
         )
         return False
 
@@ -231,6 +232,7 @@ class TierJobs:
 
     async def _upload_set(self, task: Task) -> bool:
         asked: list[tuple[Place, UploadJob]] = []
+        members: list[SetMemberUpload] = []
         for place in task.places:
             try:
                 partition = self._partition(place)
@@ -239,14 +241,15 @@ class TierJobs:
                 job = self._upload_job(partition, place, self._config.set_member_bytes_max)
             except LiftError:
                 continue  # it gets its own turn, and its own error
+            assert partition.cold is not None, "its claim has told what the bucket has"
             asked.append((place, job))
+            members.append(_member(job, partition.cold.record_hash))
         if not asked:
             raise TierWorkError("gone", _NOTHING)
-        members = tuple(_member(job) for _, job in asked)
         identity = self._identity
         began_s = self._now_s()
         answer = await self._worker.call(
-            UploadSetJob(node=identity.node_id, incarnation=self._incarnation, members=members)
+            UploadSetJob(node=identity.node_id, incarnation=self._incarnation, members=tuple(members))
         )
         self._counters.upload_s.observe(self._now_s() - began_s)
         self._note_manifest(answer.manifest_bytes)
@@ -434,7 +437,7 @@ def _name(place: Place) -> tuple[str, int]:
     return place.key.uuid.hex(), place.key.partition
 
 
-def _member(job: UploadJob) -> SetMemberUpload:
+def _member(job: UploadJob, record_hash: str) -> SetMemberUpload:
     return SetMemberUpload(
         uuid=job.uuid,
         partition=job.partition,
@@ -443,5 +446,6 @@ def _member(job: UploadJob) -> SetMemberUpload:
         end=job.end,
         slices=job.slices,
         keeps_replies=job.keeps_replies,
+        record_hash=record_hash,
         epochs=job.epochs,
     )

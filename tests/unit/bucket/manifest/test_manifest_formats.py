@@ -24,6 +24,7 @@ from liftpy_bucket.manifest.stream_sets.format import SetManifest, SetRoot, deco
 from liftpy_bucket.manifest.stream_sets.listing import decode_listing, whole
 from liftpy_bucket.manifest.stream_sets.pages import decode_page
 from liftpy_bucket.manifest.stream_sets.paging import paged
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.setsum import Setsum
 from support.examples import examples
 from support.manifest_kit import OTHER_PATH, PATH, edited, fragment, ids, member, set_object, sum_of, unchecked
@@ -169,9 +170,20 @@ def test_one_without_a_checksum_is_refused(kind):
         decode(unchecked(body))
 
 
-def test_the_root_names_the_hash_of_its_records_and_leaves_out_what_is_at_home():
+@pytest.mark.parametrize(("record_hash", "named", "format_"), [("BLAKE2B", "blake2b-256", 3), ("XXH3", "xxh3-128", 4)])
+def test_the_root_names_the_hash_of_its_records_and_has_a_format_that_knows_it(record_hash, named, format_):
+    root = dataclasses.replace(ROOT, record_hash=RecordHash[record_hash])
+    body = encode_root(root)
+    plain = json.loads(body)
+    assert (plain["hash"], plain["format"]) == (named, format_)
+    assert decode_root(PATH, body) == root
+    other = edited(body, lambda plain: plain.update(format=7 - format_))
+    with pytest.raises(ManifestCorruptError, match=f"hash. is {named}, which is none of a root of its format"):
+        decode_root(PATH, other)
+
+
+def test_the_root_leaves_out_what_is_at_home():
     plain = json.loads(encode_root(ROOT))
-    assert plain["hash"] == "blake2b-256"
     assert "home" not in plain["fragments"][0]
     assert plain["setsum"] == ROOT.setsum.hex()
 
@@ -180,7 +192,7 @@ def test_the_root_names_the_hash_of_its_records_and_leaves_out_what_is_at_home()
 def test_one_of_a_newer_program_is_told_from_a_damaged_one(kind):
     body, decode, _, key = MANIFESTS[kind]
     with pytest.raises(BucketVersionError, match=re.escape(key)):
-        decode(edited(body, lambda plain: plain.update(format=FORMAT + 1, more=1)))
+        decode(edited(body, lambda plain: plain.update(format=FORMAT + 2, more=1)))
     with pytest.raises(BucketVersionError, match=re.escape(key)):  # however that one checks its bytes
         decode(unchecked(body).replace(b'"format":3', b'"format":9', 1))
 

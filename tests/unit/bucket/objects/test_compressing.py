@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from liftpy_bucket.layout import slot_of
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from support.tier_rows import plain_records, rows_from, table_of, written
 
@@ -73,7 +74,7 @@ def test_streams_that_share_an_object_are_not_judged_by_the_first_of_them():
     writer = SetWriter(sink, node="a", nonce="n", row_group_bytes=GROUP_BYTES)
     first, second = sorted(range(2), key=lambda partition: slot_of(UUID, partition))
     for partition in (first, second):
-        writer.begin(UUID, partition, 0, 0, 1_000)
+        writer.begin(UUID, partition, 0, 0, 1_000, record_hash=RecordHash.BLAKE2B)
         writer.write(noise(1_000) if partition == first else rows_from(plain_records(1_000, size=300)))
     writer.finish()
     assert codecs(sink.getvalue())["value"] == {"ZSTD"}

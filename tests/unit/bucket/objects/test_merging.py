@@ -16,6 +16,7 @@ from liftpy_bucket.errors import ManifestCorruptError, ObjectCorruptError
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.objects.merging import fragment_source, member_source, merge, merge_fragments
 from liftpy_bucket.objects.read import ObjectReader
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.rows.convert import rows_of
 from liftpy_bucket.objects.setsum import NO_RECORDS
 from liftpy_bucket.objects.write_stream_set import SetWriter
@@ -81,7 +82,7 @@ def test_members_of_sets_become_a_fragment_trimmed_to_what_counts(tmp_path):
     with (tmp_path / "set").open("w+b") as sink:
         writer = SetWriter(sink, node="a", nonce="n")
         for number in range(2):
-            writer.begin(f"{number:032x}", 0, 1, 0, 40)
+            writer.begin(f"{number:032x}", 0, 1, 0, 40, record_hash=RecordHash.BLAKE2B)
             writer.write(rows)
         _, members = writer.finish()
         sink.seek(0)
@@ -92,7 +93,7 @@ def test_members_of_sets_become_a_fragment_trimmed_to_what_counts(tmp_path):
         assert whole.setsum == members[0].setsum
         part = member_source(second, members[1], 10, 15)
         assert part.setsum is None
-        result = merge([part], sink, path=PATH, nonce="m", keeps_replies=False)
+        result = merge([part], sink, path=PATH, nonce="m", keeps_replies=False, record_hash=RecordHash.BLAKE2B)
         found = reader_of(store, sink, result, "fragment")
     assert [record for piece in found.rows(0, 99) for record in records_of(piece)] == records_of(rows)[10:15]
     assert (result.base, result.end, result.records) == (10, 15, 5)
@@ -104,9 +105,19 @@ def test_an_object_whose_records_do_not_add_up_is_named(tmp_path):
     reader = ObjectReader(store, PATH.fragment("5"), pointers[1].extent)
     wrong = fragment_source(reader, PATH, pointers[1])._replace(setsum=NO_RECORDS)
     with (tmp_path / "x").open("w+b") as sink, pytest.raises(ManifestCorruptError, match=reader.key):
-        merge([wrong], sink, path=PATH, nonce="m", keeps_replies=False)
+        merge([wrong], sink, path=PATH, nonce="m", keeps_replies=False, record_hash=RecordHash.BLAKE2B)
     pointers[1] = replace(pointers[1], setsum=pointers[0].setsum)
     with (tmp_path / "y").open("w+b") as sink, pytest.raises(ObjectCorruptError, match=reader.key):
+        merge_fragments(store, PATH, pointers, sink, nonce="m")
+
+
+def test_objects_of_two_hashes_are_not_merged(tmp_path):
+    store = MemoryStore()
+    pointers = [
+        put(store, f"{place}", [rows_from(plain_records(5, base=5 * place))], record_hash=record_hash)
+        for place, record_hash in enumerate(RecordHash)
+    ]
+    with (tmp_path / "x").open("w+b") as sink, pytest.raises(ManifestCorruptError, match=PATH.fragment("1")):
         merge_fragments(store, PATH, pointers, sink, nonce="m")
 
 

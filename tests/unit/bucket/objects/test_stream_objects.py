@@ -19,10 +19,10 @@ from liftpy_bucket.errors import BucketVersionError, ObjectCorruptError, ObjectM
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.objects.pointers import Extent
 from liftpy_bucket.objects.read import ObjectReader, fragment_key
-from liftpy_bucket.objects.record_hash import setsum_of
+from liftpy_bucket.objects.record_hash import RecordHash, setsum_of
 from liftpy_bucket.objects.rows.schema import row_schema, row_sizes
 from liftpy_bucket.objects.setsum import NO_RECORDS
-from liftpy_bucket.objects.write import ObjectWriter
+from liftpy_bucket.objects.write import FORMATS, ObjectWriter
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
 from support.examples import examples
@@ -58,7 +58,7 @@ def test_any_records_come_back(records, row_group_bytes, step, keeps_replies):
     assert store.counts["get_range"] == 1 + len(reader.row_groups)
     assert (result.base, result.end) == (records[0].offset, records[-1].offset + 1)
     assert result.records == len(records)
-    assert result.setsum == setsum_of(rows)
+    assert result.setsum == setsum_of(rows, RecordHash.BLAKE2B)
     assert (result.first_timestamp, result.last_timestamp) == (records[0].timestamp, records[-1].timestamp)
     starts = {}
     for record in records:
@@ -183,12 +183,16 @@ def test_many_threads_share_a_reader(large):
 def test_rows_that_do_not_follow_are_refused():
     rows = rows_from(plain_records(10, base=100))
     for wrong in (rows, rows.slice(0, 1), rows_from(plain_records(3, base=50))):
-        writer = ObjectWriter(io.BytesIO(), uuid=UUID, partition=0, nonce="n", keeps_replies=False)
+        writer = ObjectWriter(
+            io.BytesIO(), uuid=UUID, partition=0, nonce="n", keeps_replies=False, record_hash=RecordHash.BLAKE2B
+        )
         writer.write(rows)
         with pytest.raises(ValueError, match="do not ascend"):
             writer.write(wrong)
     older = rows_from([Record(200, 1, b"s", epoch=4), Record(201, 1, b"s", epoch=5)])
-    writer = ObjectWriter(io.BytesIO(), uuid=UUID, partition=0, nonce="n", keeps_replies=False)
+    writer = ObjectWriter(
+        io.BytesIO(), uuid=UUID, partition=0, nonce="n", keeps_replies=False, record_hash=RecordHash.BLAKE2B
+    )
     writer.write(older)
     with pytest.raises(ValueError, match="epochs fall"):
         writer.write(rows_from([Record(202, 1, b"s", epoch=4)]))
@@ -196,7 +200,15 @@ def test_rows_that_do_not_follow_are_refused():
 
 def test_a_writer_that_is_given_up_writes_no_more():
     sink = io.BytesIO()
-    writer = ObjectWriter(sink, uuid=UUID, partition=0, nonce="n", keeps_replies=False, row_group_bytes=1_000)
+    writer = ObjectWriter(
+        sink,
+        uuid=UUID,
+        partition=0,
+        nonce="n",
+        keeps_replies=False,
+        record_hash=RecordHash.BLAKE2B,
+        row_group_bytes=1_000,
+    )
     writer.write(rows_from(plain_records(100)))
     before = sink.getvalue()
     assert len(before) > 100
@@ -212,7 +224,15 @@ def test_a_sink_that_is_full_is_an_error_and_nothing_else():
                 raise OSError(28, "no space left on device")
             return super().write(data)
 
-    writer = ObjectWriter(Full(), uuid=UUID, partition=0, nonce="n", keeps_replies=False, row_group_bytes=4_000)
+    writer = ObjectWriter(
+        Full(),
+        uuid=UUID,
+        partition=0,
+        nonce="n",
+        keeps_replies=False,
+        record_hash=RecordHash.BLAKE2B,
+        row_group_bytes=4_000,
+    )
     with pytest.raises(OSError, match="no space left"):
         writer.write(rows_from(plain_records(5_000)))
     del writer
@@ -255,7 +275,7 @@ def test_flights_as_json_take_a_quarter_of_their_bytes_at_most():
     ("change", "says"),
     [
         ({"name": "x"}, None),
-        ({"setsum": setsum_of(rows_from([Record(1, 2, b"s")]))}, "liftpy.setsum"),
+        ({"setsum": setsum_of(rows_from([Record(1, 2, b"s")]), RecordHash.BLAKE2B)}, "liftpy.setsum"),
         ({"records": 7}, "3000 records, and must hold 7"),
         ({"home": f"{'f' * 32}/0"}, "liftpy.uuid"),
         ({"home": f"{UUID}/3"}, "liftpy.partition"),
@@ -339,10 +359,11 @@ def test_an_object_that_is_gone_is_said_to_be_missing():
 
 
 def test_an_object_of_a_newer_version_is_refused(large, monkeypatch):
-    monkeypatch.setattr("liftpy_bucket.objects.write.FORMAT", 3)
-    body, result = written([rows_from(plain_records(3))])
+    with monkeypatch.context() as newer:
+        newer.setitem(FORMATS, RecordHash.BLAKE2B, 4)
+        body, result = written([rows_from(plain_records(3))])
     _, reader = stored(body, result)
-    with pytest.raises(BucketVersionError, match=f"{KEY}.*format 3"):
+    with pytest.raises(BucketVersionError, match=f"{KEY}.*format 4"):
         _ = reader.metadata
 
 

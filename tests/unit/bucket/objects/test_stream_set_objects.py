@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from liftpy_bucket.errors import ObjectCorruptError
 from liftpy_bucket.layout import slot_of
 from liftpy_bucket.objects.read import ObjectReader, trimmed
-from liftpy_bucket.objects.record_hash import setsum_of
+from liftpy_bucket.objects.record_hash import RecordHash, setsum_of
+from liftpy_bucket.objects.write import FORMATS
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
@@ -36,7 +37,7 @@ def put(members, **options):
     sink = io.BytesIO()
     writer = SetWriter(sink, node="a", nonce="n", **options)
     for uuid, partition, base, end, rows in in_order(members):
-        writer.begin(uuid, partition, 3, base, end)
+        writer.begin(uuid, partition, 3, base, end, record_hash=RecordHash.BLAKE2B)
         for start in range(0, rows.num_rows, 7):
             writer.write(rows.slice(start, 7))
     extent, found = writer.finish()
@@ -65,7 +66,11 @@ def test_members_come_back(all_records, row_group_bytes):
     for (uuid, partition, base, end, rows), member in zip(in_order(given_members), members, strict=True):
         records = records_by_uuid[uuid]
         assert (member.uuid, member.partition, member.base, member.end) == (uuid, partition, base, end)
-        assert (member.tier_epoch, member.records, member.setsum) == (3, len(records), setsum_of(rows))
+        assert (member.tier_epoch, member.records, member.setsum) == (
+            3,
+            len(records),
+            setsum_of(rows, RecordHash.BLAKE2B),
+        )
         assert member.extent.start == position
         position += member.extent.size
         assert (member.epochs[0][0], member.epochs[-1][0]) == (records[0].epoch, records[-1].epoch)
@@ -156,7 +161,7 @@ def test_members_of_several_leaderships_stand_side_by_side():
     writer = SetWriter(sink, node="a", nonce="n")
     ranges = [(3, 0, 5), (3, 5, 9), (4, 2, 6)]  # what a deposed leader wrote beyond 2 does not count, and stays
     for tier_epoch, base, end in ranges:
-        writer.begin("a" * 32, 0, tier_epoch, base, end)
+        writer.begin("a" * 32, 0, tier_epoch, base, end, record_hash=RecordHash.BLAKE2B)
         writer.write(rows_from(plain_records(end - base, base=base)))
     _, found = writer.finish()
     assert [(member.tier_epoch, member.base, member.end) for member in found] == ranges
@@ -170,12 +175,32 @@ def test_members_of_several_leaderships_stand_side_by_side():
 
 def test_partitions_come_in_order_and_rows_in_their_range():
     writer = SetWriter(io.BytesIO(), node="a", nonce="n")
-    writer.begin("b" * 32, 1, 1, 10, 20)
+    writer.begin("b" * 32, 1, 1, 10, 20, record_hash=RecordHash.BLAKE2B)
     for record in (Record(9, 1, b"s"), Record(20, 1, b"s")):
         with pytest.raises(ValueError, match="outside of the range"):
             writer.write(rows_from([record]))
     for uuid, partition in (("b" * 32, 1), ("b" * 32, 0), ("a" * 32, 7)):
         other = SetWriter(io.BytesIO(), node="a", nonce="n")
-        other.begin("b" * 32, 1, 1, 10, 20)
+        other.begin("b" * 32, 1, 1, 10, 20, record_hash=RecordHash.BLAKE2B)
         with pytest.raises(ValueError, match="out of order"):
-            other.begin(uuid, partition, 1, 0, 1)
+            other.begin(uuid, partition, 1, 0, 1, record_hash=RecordHash.BLAKE2B)
+
+
+def test_a_member_has_the_hash_of_its_partition():
+    sink, rows = io.BytesIO(), rows_from(plain_records(20), keeps_replies=True)
+    writer = SetWriter(sink, node="a", nonce="n")
+    hashes = {0: RecordHash.BLAKE2B, 1: RecordHash.XXH3, 2: RecordHash.XXH3}
+    for uuid, partition in in_order([("a" * 32, partition) for partition in hashes]):
+        writer.begin(uuid, partition, 3, 0, 20, record_hash=hashes[partition])
+        writer.write(rows)
+    extent, members = writer.finish()
+    store = MemoryStore()
+    store.create(KEY, sink.getvalue(), "n")
+    for member in members:
+        reader, record_hash = ObjectReader(store, KEY, member.extent), hashes[member.partition]
+        reader.check_member(member)
+        assert (reader.record_hash, reader.setsum) == (record_hash, setsum_of(rows, record_hash))
+        assert reader.metadata.about["liftpy.format"] == str(FORMATS[record_hash])
+    about = ObjectReader(store, KEY, extent).metadata.about
+    assert "liftpy.hash" not in about
+    assert about["liftpy.format"] == str(FORMATS[RecordHash.XXH3])

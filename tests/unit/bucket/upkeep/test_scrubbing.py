@@ -97,7 +97,9 @@ def test_a_truncated_object_is_named(history, left):
 def test_a_fragment_of_another_stream_is_named(history):
     key, pointer = keys(history)[0], next(history.file.fragments(history.root))
     other = PartitionPath("ab" * 16, 0)
-    foreign, result = written([rows_from(records(0, 10))], uuid=other.uuid, nonce=new_id())
+    foreign, result = written(
+        [rows_from(records(0, 10))], uuid=other.uuid, nonce=new_id(), record_hash=history.root.record_hash
+    )
     assert result.setsum == pointer.setsum, "the same records, of another stream"
     assert len(foreign) == pointer.size
     rewrite(history.store, key, foreign)

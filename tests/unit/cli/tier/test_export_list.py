@@ -14,6 +14,7 @@ from liftpy_bucket.manifest.catalog import Catalog, CatalogFile, CatalogStream
 from liftpy_bucket.manifest.root.changes import advance_start
 from liftpy_bucket.manifest.stream_sets import changes as set_changes
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.write_stream_set import SetWriter
 from liftpy_bucket.store.s3_settings import S3Settings
 from liftpy_envelope.stream_config import StreamConfig
@@ -34,7 +35,7 @@ def share(history, base, end):
     sink, nonce = io.BytesIO(), new_id()
     writer = SetWriter(sink, node="n1", nonce=nonce)
     for path, start, stop in sorted([(OTHER, 0, 5 * end), (PATH, base, end)], key=lambda part: slot_of(*part[0])):
-        writer.begin(path.uuid, path.partition, 0, start, stop)
+        writer.begin(path.uuid, path.partition, 0, start, stop, record_hash=RecordHash.BLAKE2B)
         writer.write(rows_from(records(start, stop)))
     written = writer.finish()
     file = SetManifestFile(history.store, "n1", new_id=new_id)

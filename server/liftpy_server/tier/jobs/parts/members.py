@@ -84,6 +84,7 @@ def _stored(context: Context, root: Root, members: Sequence[ResolvedMember], epo
             end=members[-1].end,
             epoch=epoch,
             keeps_replies=keeps_replies,
+            record_hash=root.record_hash,
             expected_bytes=sum(map(size_of, members)),
         )
         with draft as made:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import StreamObjectPointer
+    from liftpy_bucket.objects.record_hash import RecordHash
     from liftpy_server.tier.jobs.parts.context import Context
     from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 
@@ -67,6 +68,7 @@ def drafted(
     end: int,
     epoch: int,
     keeps_replies: bool,
+    record_hash: RecordHash,
     expected_bytes: int = 0,
 ) -> Iterator[Draft]:
     """Write rows into memory, as the stream object that answers for [base, end). Its memory goes with the context.
@@ -79,12 +81,13 @@ def drafted(
         end: The offset after the last one.
         epoch: Leader epoch of the writer.
         keeps_replies: Whether there is a column for replies.
+        record_hash: Hash of the partition.
         expected_bytes: About how large the object becomes, where that is known.
     """
     nonce = context.new_id()
     with context.buffers.lend(expected_bytes) as sink:
         watched = _watched(sources, context.progress)
-        written = merge(watched, sink, path=path, nonce=nonce, keeps_replies=keeps_replies)
+        written = merge(watched, sink, path=path, nonce=nonce, keeps_replies=keeps_replies, record_hash=record_hash)
         pointer = written.pointer(fragment_name(base, epoch, nonce), base=base, end=end)
         yield Draft(path.fragment(pointer.name), nonce, sink, pointer)
 

@@ -122,9 +122,11 @@ def write_set_object(
         writer = SetWriter(sink, node=node, nonce=nonce)
         for chain in chains:
             first = chain[0].member
-            writer.begin(first.uuid, first.partition, first.tier_epoch, chain[0].start, chain[-1].end)
-            for part in chain:
+            for place, part in enumerate(chain):
                 reader = ObjectReader(store, keys[part.pointer.name], part.member.extent)
+                if not place:
+                    range_ = (first.tier_epoch, chain[0].start, chain[-1].end)
+                    writer.begin(first.uuid, first.partition, *range_, record_hash=reader.record_hash)
                 source = member_source(reader, part.member, part.start, part.end)
                 before = writer.setsum
                 for rows in source.rows:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from liftpy_bucket.errors import ObjectMissingError, OvertakenError
 from liftpy_bucket.manifest.lineage import check_lineage
 from liftpy_bucket.manifest.root.changes import claim, create
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_server.tier.jobs.parts.members import size_of
 from liftpy_server.tier.jobs.parts.merge_plan import run_to_merge, sizes_to_merge
 from liftpy_server.tier.jobs.parts.roots import check_never_was, check_sets_are_there, file_of, find, path_of, resolved
@@ -96,7 +97,9 @@ def _claim(context: Context, path: PartitionPath, request: ClaimJob) -> HistoryR
         if (cluster_id := request.cluster_id) is not None:
             context.naming.check(path.uuid, cluster_id)
         check_never_was(context, path, request.log_start)
-        loaded = file.commit(None, create(path, epoch=epoch, node=node, start=request.log_start))
+        record_hash = RecordHash(request.record_hash)
+        first = create(path, epoch=epoch, node=node, start=request.log_start, record_hash=record_hash)
+        loaded = file.commit(None, first)
     held = resolved(context, loaded.root)
     check_sets_are_there(context, loaded.root, held.end, request.log_start)
     current = loaded.root.claims[-1]
@@ -136,5 +139,6 @@ def _answer(context: Context, root: Root, held: Resolved) -> HistoryResult:
         holders=tuple(sorted({each.node for each in held.members})),
         merges=bool(run_to_merge(sizes_to_merge(context, root.fragments), context.object_bytes)),
         is_new=False,
+        record_hash=str(root.record_hash),
         producers=root.producers,
     )

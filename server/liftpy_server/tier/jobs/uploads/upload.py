@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import StreamObjectPointer
+    from liftpy_bucket.objects.record_hash import RecordHash
     from liftpy_bucket.reading.resolving import Resolved
     from liftpy_server.tier.jobs.parts.context import Context
     from liftpy_server.tier.requests import LogSlice, UploadJob
@@ -97,7 +98,7 @@ def upload(context: Context, request: UploadJob) -> UploadResult:
     with context.roots.alone(path, context.progress):
         root, front = _begin(context, path, request)
         pieces = _pieces(root.end, front, request)
-        moved = _move(context, path, pieces, request)
+        moved = _move(context, path, pieces, request, root.record_hash)
     return UploadResult(
         end=moved[-1].end,
         records=sum(each.records for each in moved),
@@ -157,7 +158,7 @@ def _check_known(root: Root, there: int, known_end: int) -> None:
 
 
 def _move(
-    context: Context, path: PartitionPath, pieces: Sequence[_Piece], request: UploadJob
+    context: Context, path: PartitionPath, pieces: Sequence[_Piece], request: UploadJob, record_hash: RecordHash
 ) -> list[StreamObjectPointer]:
     """Make one object after the other in this thread, while another one sends and names what was made."""
     moved: list[StreamObjectPointer] = []
@@ -168,7 +169,7 @@ def _move(
             if sending is not None and context.now_ns() - began_ns > LONG_NS:
                 break
             try:
-                draft, held = _drafted(context, path, piece, request)
+                draft, held = _drafted(context, path, piece, request, record_hash)
             except Exception:
                 if sending is None:
                     raise
@@ -197,7 +198,9 @@ def _sent(sending: Future[StreamObjectPointer], moved: Sequence[StreamObjectPoin
         ) from error
 
 
-def _drafted(context: Context, path: PartitionPath, piece: _Piece, request: UploadJob) -> tuple[Draft, ExitStack]:
+def _drafted(
+    context: Context, path: PartitionPath, piece: _Piece, request: UploadJob, record_hash: RecordHash
+) -> tuple[Draft, ExitStack]:
     """The object of a piece, and what it holds of memory until that is closed."""
     with ExitStack() as held:
         held.enter_context(context.memory.hold(piece.size + WORK_BYTES, context.progress))
@@ -206,8 +209,16 @@ def _drafted(context: Context, path: PartitionPath, piece: _Piece, request: Uplo
             sources: Iterable[Source] = [_local(piece, keeps_replies=keeps_replies)]
             if piece.front is not None:
                 sources = chain(sources_of(context, piece.front.members), sources)
-            about = {"base": piece.base, "end": piece.end, "epoch": request.epoch, "expected_bytes": piece.size}
-            return held.enter_context(drafted(context, path, sources, keeps_replies=keeps_replies, **about))
+            made = drafted(
+                *(context, path, sources),
+                base=piece.base,
+                end=piece.end,
+                epoch=request.epoch,
+                keeps_replies=keeps_replies,
+                record_hash=record_hash,
+                expected_bytes=piece.size,
+            )
+            return held.enter_context(made)
 
         keeps_replies = request.keeps_replies
         try:

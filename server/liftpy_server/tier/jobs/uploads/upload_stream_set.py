@@ -16,6 +16,7 @@ from liftpy_bucket.manifest.lineage import cut_epochs
 from liftpy_bucket.manifest.stream_sets.changes import add, adopt, begin
 from liftpy_bucket.objects.pointers import member_order
 from liftpy_bucket.objects.read import trimmed
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.rows.convert import rows_of_many
 from liftpy_bucket.objects.write_stream_set import SetWriter, WrittenSet
 from liftpy_bucket.store.conditional import create_once
@@ -105,7 +106,8 @@ def _write(
             first_error = first_error or error
             skipped.append(SkippedMember(uuid=member.uuid, partition=member.partition, **plain_error(error)))
             continue
-        writer.begin(member.uuid, member.partition, member.tier_epoch, member.base, member.end)
+        range_ = (member.tier_epoch, member.base, member.end)
+        writer.begin(member.uuid, member.partition, *range_, record_hash=RecordHash(member.record_hash))
         for rows in pieces:
             writer.write(rows)
         context.progress()

@@ -11,6 +11,7 @@ import pytest
 from liftpy_bucket.errors import LineageError
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.pins.held import Pin, release, write_pin
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.admin.tier.handlers import LocalTierHandlers
@@ -162,6 +163,7 @@ async def test_who_has_only_looked_claims_before_anything_is_dropped(node):
         for each in log.read(0, 8, 1 << 20)
     ]
     member = {**PATH._asdict(), "tier_epoch": 6, "base": 0, "end": 8, "slices": slices, "keeps_replies": False}
+    member["record_hash"] = RecordHash.BLAKE2B
     before.call("upload_set", node="n2", incarnation=1, members=[member])
     node.open()
     await node.tiered()

@@ -118,12 +118,14 @@ class Across:
         if self.claimed != partition.epoch:
             self.claimed = partition.epoch
             answer = await self.jobs.call(replace(claim_job(partition, "n1", ""), create=True, cluster_id=None))
-            partition.cold = partition.cold or ColdSide(answer.start, answer.end, answer.epochs)
+            partition.cold = partition.cold or ColdSide(
+                *(answer.start, answer.end, answer.epochs), record_hash=answer.record_hash
+            )
         side = partition.cold
         while side.end < partition.high_watermark:
             wanted = upload_job(partition, side.end, MUCH)
             if shared:
-                member = to_plain(wanted) | {"tier_epoch": wanted.epoch}
+                member = to_plain(wanted) | {"tier_epoch": wanted.epoch, "record_hash": side.record_hash}
                 member = request_of(SetMemberUpload, member)
                 await self.jobs.call(UploadSetJob(node="n1", incarnation=1, members=(member,)))
             else:

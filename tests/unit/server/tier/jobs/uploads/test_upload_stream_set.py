@@ -13,6 +13,7 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.pins.held import Pins
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.reading.resolving import resolve
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_bucket.upkeep.forking import fork
@@ -310,6 +311,7 @@ def test_where_compaction_has_taken_the_first_record_of_an_epoch_the_log_tells_w
     worker = Worker(store)
     worker.claim(1, epochs)
     member = {"tier_epoch": 1, "base": 0, "end": 100, "slices": log.slices(0, 100), "keeps_replies": False}
+    member["record_hash"] = RecordHash.BLAKE2B
     worker.call("upload_set", node="n1", incarnation=1, members=[PATH._asdict() | member | {"epochs": epochs}])
     worker.claim(1, epochs)
     worker.upload(log, 100, 150, 1, epochs)
