@@ -12,6 +12,7 @@ from bench.tier_logs import LogFile
 from bench.tier_rig import puts
 from bench.tier_sim import simulated_context
 from liftpy_bucket.layout import PartitionPath
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.reading.version import open_version
 from liftpy_bucket.store.counting import CountingStore
 from liftpy_bucket.store.memory import MemoryStore
@@ -48,7 +49,7 @@ class Sharing:
         self.uuids = sorted(rng.randbytes(16).hex() for _ in range(streams))
         self._log = LogFile(home / "shared.log", _RECORD_BYTES, _RECORD_BYTES * records)
         for uuid in self.uuids:
-            claim = {"node": _NODE, "log_start": 0, "epochs": [[0, 0]], "create": True}
+            claim = {"node": _NODE, "log_start": 0, "epochs": [[0, 0]], "create": True, "record_hash": RecordHash.XXH3}
             run(self.context, "claim", {"uuid": uuid, "partition": 0, "epoch": 0, **claim})
 
     def _now_ns(self):
@@ -60,6 +61,7 @@ class Sharing:
         self._log.start_over()
         base, end, slices = self._log.write(1)
         usual = {"partition": 0, "tier_epoch": 0, "base": base, "end": end, "slices": slices, "keeps_replies": False}
+        usual["record_hash"] = RecordHash.XXH3
         before, written = puts(self.context.store.counts), self.context.store.bytes_out
         members = [{"uuid": uuid, **usual} for uuid in self.uuids]
         answer = run(self.context, "upload_set", {"node": _NODE, "incarnation": 1, "members": members})

@@ -17,6 +17,7 @@ from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.manifest.root.changes import append, create
 from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.objects.pointers import StreamObjectPointer
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.objects.rows.convert import row_schema
 from liftpy_bucket.objects.setsum import Setsum
 from liftpy_bucket.objects.write import ObjectWriter
@@ -119,14 +120,15 @@ class Simulated:
 
     def _do(self, task):
         if task.job is Job.CLAIM:
-            answer = self._call(task.job, epoch=0, node=_NODE, log_start=0, epochs=[[0, 0]], create=True)
+            claim = {"node": _NODE, "log_start": 0, "epochs": [[0, 0]], "create": True, "record_hash": RecordHash.XXH3}
+            answer = self._call(task.job, epoch=0, **claim)
             self.schedule.looked(task, answer["start"], answer["end"], is_sealed=False, now_s=self.now_s)
         elif task.job is Job.UPLOAD:
             self._upload(task)
         elif task.job is Job.UPLOAD_SET:
             base, end, slices = self._taken(self.config.set_member_bytes_max)
             ours = {"uuid": _UUID, "partition": 0, "tier_epoch": 0, "base": base, "end": end, "slices": slices}
-            members = [{**ours, "keeps_replies": False}]
+            members = [{**ours, "keeps_replies": False, "record_hash": RecordHash.XXH3}]
             run(self.context, task.job.value, {"node": _NODE, "incarnation": 1, "members": members})
             self.schedule.uploaded(task, {self._key: end}, self.now_s)
         elif task.job is Job.COLLECT_SETS:
@@ -297,7 +299,8 @@ def _sample(store, path, number):
     }
     arrays = [pa.array(values[field.name]).cast(field.type) for field in schema]
     sink = io.BytesIO()
-    writer = ObjectWriter(sink, uuid=path.uuid, partition=path.partition, nonce="n", keeps_replies=False)
+    about = {"uuid": path.uuid, "partition": path.partition, "nonce": "n"}
+    writer = ObjectWriter(sink, **about, keeps_replies=False, record_hash=RecordHash.XXH3)
     writer.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
     written = writer.finish()
     store.create(path.fragment(expected.name), sink.getvalue(), "n")

@@ -11,6 +11,7 @@ from bench.processes import cpu_s
 from bench.rig import resident
 from bench.tier_logs import LogFile
 from bench.tier_rig import worker_of
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_envelope.settings import to_plain
 from liftpy_server.settings.tier import TierConfig
 from liftpy_server.tier.requests import ClaimJob, CountsJob, FetchChunkJob, MergeJob, UploadJob
@@ -47,7 +48,7 @@ async def measure_workers(home, settings, prefix, size):
     worker = TierWorker(to_plain(config), "upload")
     try:
         for uuid in streams:
-            claim = {"node": "n1", "log_start": 0, "create": True, **_CONTENT}
+            claim = {"node": "n1", "log_start": 0, "create": True, "record_hash": str(RecordHash.XXH3), **_CONTENT}
             await _call(worker, ClaimJob, uuid=uuid, partition=0, **claim)
         pid = worker_of(os.getpid(), "upload")
         spent = []

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from types import SimpleNamespace
 
-from liftpy_server.metadata.state import PartitionInfo
+from liftpy_server.metadata.state import LEVEL, PartitionInfo
 from liftpy_server.settings.tier import TierConfig
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.tierer import Tierer
@@ -125,7 +125,7 @@ class Bench:
         self.partition = kit.partition
         self.worker = PlayedWorker()
         self.is_started = False
-        self.members = SimpleNamespace(nodes={"n1": SimpleNamespace(expired=False)}, is_leader=False)
+        self.members = SimpleNamespace(nodes={"n1": SimpleNamespace(expired=False)}, is_leader=False, level=LEVEL)
         self.tierer = Tierer(CONFIG, IDENTITY, self.worker, kit.clock, self.members)
 
     def start(self) -> None:

@@ -36,33 +36,33 @@ from liftpy_server.consensus.storage import journal_frames, snapshot
 from liftpy_server.consensus.wire import session
 from liftpy_server.groups.core import member, records
 from liftpy_server.metadata.state import LEVEL
+from liftpy_server.tier.host.tiered_partition import record_hash_at
 from support.manifest_kit import edited
 from support.simdisk import ROOT, SimDisk
 
-WRITTEN_AT = {
-    1: {
-        "record batch": 1,
-        "envelope": 1,
-        "identity of a data directory": 1,
-        "checkpoint": 5,
-        "cut mark": 1,
-        "cleaned": 1,
-        "producers": 1,
-        "index": 1,
-        "write-ahead log": 2,
-        "journal": 1,
-        "snapshot": 1,
-        "state": 1,
-        "session of voters": 1,
-        "committed offset": 1,
-        "group": 1,
-        "manifest": 3,
-        "root": 3,
-        "object": 2,
-        "object log": 1,
-        "beginning of an object log": 1,
-    }
+_AT_1 = {
+    "record batch": 1,
+    "envelope": 1,
+    "identity of a data directory": 1,
+    "checkpoint": 5,
+    "cut mark": 1,
+    "cleaned": 1,
+    "producers": 1,
+    "index": 1,
+    "write-ahead log": 2,
+    "journal": 1,
+    "snapshot": 1,
+    "state": 1,
+    "session of voters": 1,
+    "committed offset": 1,
+    "group": 1,
+    "manifest": 3,
+    "root": 3,
+    "object": 2,
+    "object log": 1,
+    "beginning of an object log": 1,
 }
+WRITTEN_AT = {1: _AT_1, 2: _AT_1 | {"root": 4, "object": 3}}
 """The version of each format that nodes write at a level of the cluster.
 
 A release reads a new version first, and the next one writes it: `LEVEL` grows with it, and it is written only where
@@ -89,13 +89,20 @@ def test_a_format_changes_only_with_the_level():
         "committed offset": records.OFFSET_VERSION,
         "group": member._VERSION,
         "manifest": manifest_json.FORMAT,
-        "root": root_format.FORMATS[RecordHash.BLAKE2B],
-        "object": write.FORMATS[RecordHash.BLAKE2B],
+        "root": root_format.FORMATS[RecordHash(record_hash_at(LEVEL))],
+        "object": write.FORMATS[RecordHash(record_hash_at(LEVEL))],
         "object log": object_log_format._VERSION,
         "beginning of an object log": trim._FORMAT,
     }
     assert now == WRITTEN_AT[LEVEL]
     assert max(WRITTEN_AT) == LEVEL
+
+
+@pytest.mark.parametrize("level", WRITTEN_AT)
+def test_a_history_is_begun_as_all_nodes_of_the_cluster_can_read_it(level):
+    record_hash = RecordHash(record_hash_at(level))
+    written = {"root": root_format.FORMATS[record_hash], "object": write.FORMATS[record_hash]}
+    assert written.items() <= WRITTEN_AT[level].items()
 
 
 def test_an_older_liftpy_leaves_a_newer_data_directory_alone():

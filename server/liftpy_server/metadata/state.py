@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["LEVEL", "LogReport", "MetadataState", "NodeInfo", "PartitionInfo", "StreamInfo"]
 
-LEVEL: Final = 1
+LEVEL: Final = 2
 """The newest level of the metadata that this liftpy understands.
 
 Grows whenever a command is added or gets another meaning, or the state another field: nodes of an older liftpy would
-come to another state by the same commands.
+come to another state by the same commands. Also when another format is to be written, on disks, on the wire or in the
+bucket, which the version before could read already. With 2 histories in the bucket are begun with another hash, see
+`liftpy_server.tier.host.tiered_partition`.
 """
 
 

@@ -38,6 +38,10 @@ class Members(Protocol):
     def is_leader(self) -> bool:
         """Whether this node leads the metadata."""
 
+    @property
+    def level(self) -> int:
+        """What all nodes understand, see `liftpy_server.metadata.state.LEVEL`."""
+
 
 class GoneNodes:
     """Finds what nodes that are gone have left in the bucket.

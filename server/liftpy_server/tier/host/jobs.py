@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from liftpy_server.partition.partition import Partition
     from liftpy_server.settings.tier import TierConfig
     from liftpy_server.tier.host.counters import TierCounters
-    from liftpy_server.tier.host.gone_nodes import GoneNodes
+    from liftpy_server.tier.host.gone_nodes import GoneNodes, Members
     from liftpy_server.tier.requests import Producers, UploadJob
     from liftpy_server.tier.schedule.places import Place, Task
     from liftpy_server.tier.schedule.schedule import Schedule
@@ -61,6 +61,7 @@ class TierJobs:
     Args:
         config: Configuration of the bucket.
         identity: Identity of this node.
+        members: Members of the cluster.
         schedule: Wants them.
         partitions: Those that the schedule knows.
         worker: Does them.
@@ -73,6 +74,7 @@ class TierJobs:
         self,
         config: TierConfig,
         identity: Identity,
+        members: Members,
         schedule: Schedule,
         partitions: Mapping[PartitionKey, Partition],
         worker: Worker,
@@ -82,6 +84,7 @@ class TierJobs:
     ) -> None:
         self._config = config
         self._identity = identity
+        self._members = members
         self._schedule = schedule
         self._partitions = partitions
         self._worker = worker
@@ -156,7 +159,7 @@ class TierJobs:
         identity = self._identity
         try:
             answer = await self._worker.call(
-                claim_job(partition, identity.node_id, identity.cluster_id)
+                claim_job(partition, identity.node_id, identity.cluster_id, self._members.level)
                 if task.job is Job.CLAIM
                 else look_job(partition)
             )

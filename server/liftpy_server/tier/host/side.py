@@ -75,6 +75,10 @@ class _Members:
     def is_leader(self) -> bool:
         return self._metadata.is_leader
 
+    @property
+    def level(self) -> int:
+        return self._metadata.state.level
+
 
 class TierSide:
     """A node's side of the bucket.

@@ -20,12 +20,14 @@ __all__ = [
     "look_job",
     "may_have_history",
     "moved",
+    "record_hash_at",
     "sure_end",
     "upload_job",
     "waiting_bytes",
 ]
 
 _FURTHER_MAX: Final = 15  # as long as they take no more than some seconds
+_XXH3_LEVEL: Final = 2  # version 0.3.0 reads it, and begins no history with it
 
 
 def may_have_history(partition: Partition) -> bool:
@@ -69,8 +71,20 @@ def look_job(partition: Partition) -> LookJob:
     )
 
 
-def claim_job(partition: Partition, node: str, cluster_id: str) -> ClaimJob:
-    """A claim of this leadership; it begins a history where there is none, unless settings keep the stream out."""
+def record_hash_at(level: int) -> str:
+    """The hash of records in a history that is begun when all nodes understand a level of the metadata."""
+    return "xxh3-128" if level >= _XXH3_LEVEL else "blake2b-256"
+
+
+def claim_job(partition: Partition, node: str, cluster_id: str, level: int) -> ClaimJob:
+    """A claim of this leadership; it begins a history where there is none, unless settings keep the stream out.
+
+    Args:
+        partition: Partition that is led here.
+        node: Id of this node.
+        cluster_id: Id of the cluster.
+        level: What all nodes understand.
+    """
     log = partition.log
     return ClaimJob(
         uuid=partition.stream.uuid,
@@ -81,6 +95,7 @@ def claim_job(partition: Partition, node: str, cluster_id: str) -> ClaimJob:
         epochs=tuple(log.epochs.entries),
         create=partition.stream.config.tier,
         cluster_id=cluster_id,
+        record_hash=record_hash_at(level),
     )
 
 

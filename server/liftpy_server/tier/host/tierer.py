@@ -93,7 +93,7 @@ class Tierer:
         )
         self._gone = GoneNodes(members, identity.node_id, self.schedule, worker, clock, config.grace_s)
         self._jobs = TierJobs(
-            config, identity, self.schedule, self.partitions, worker, clock, self.counters, self._gone
+            config, identity, members, self.schedule, self.partitions, worker, clock, self.counters, self._gone
         )
         self._retention = RetentionWatch(self.schedule, self.partitions, worker, clock)
         self._absent: WeakKeyDictionary[Partition, int] = WeakKeyDictionary()  # the bucket had nothing in this epoch

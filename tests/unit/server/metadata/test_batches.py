@@ -172,29 +172,29 @@ def test_a_command_with_a_part_of_another_kind_is_none(wrong):
 
 @pytest.fixture
 def newer(monkeypatch):
-    """A command that this liftpy knows, and level 1 does not."""
+    """A command that this liftpy knows, and older nodes do not."""
     monkeypatch.setitem(commands_module._OPERATIONS, "shine", lambda draft, now: "bright")
-    monkeypatch.setitem(commands_module._LEVELS, "shine", 2)
+    monkeypatch.setitem(commands_module._LEVELS, "shine", LEVEL + 1)
     return Command(id="shine", op="shine", now_ns=1)
 
 
 def test_a_newer_command_waits_until_all_nodes_know_it(newer, monkeypatch):
     cluster = Cluster("a", "b")
-    cluster.register("b", level=2)
+    cluster.register("b", level=LEVEL + 1)
     together = batch(("x", "register_node", register("c")), ("y", "shine", {}))
     for command in (newer, together):
         with pytest.raises(RefusedError, match="upgraded; still to do: a") as caught:
             check_proposable(cluster.state, command)
         assert caught.value.code.retriable
-        assert msgpack.unpackb(command.encode())["v"] == 2
+        assert msgpack.unpackb(command.encode())["v"] == LEVEL + 1
         with pytest.raises(LiftError, match="newer liftpy"):
             Command.decode(command.encode())
     _, outcome = apply_command(cluster.state, newer)
     assert outcome.message == "unknown metadata command 'shine'"  # as where it is not known
-    cluster.register("a", level=2)
-    assert cluster.state.level == 2
+    cluster.register("a", level=LEVEL + 1)
+    assert cluster.state.level == LEVEL + 1
     check_proposable(cluster.state, newer)
-    monkeypatch.setattr(commands_module, "LEVEL", 2)
+    monkeypatch.setattr(commands_module, "LEVEL", LEVEL + 1)
     _, outcome = apply_command(cluster.state, Command.decode(newer.encode()))
     assert outcome == Outcome(value="bright")
 

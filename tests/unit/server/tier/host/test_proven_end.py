@@ -15,7 +15,7 @@ from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.admin.tier.handlers import LocalTierHandlers
-from liftpy_server.metadata.state import PartitionInfo
+from liftpy_server.metadata.state import LEVEL, PartitionInfo
 from liftpy_server.tier.errors import TierWorkError, plain_error
 from liftpy_server.tier.host.side import TierSide
 from liftpy_server.tier.jobs.uploads import claim as claim_job
@@ -56,7 +56,8 @@ class Node(Bench):
         self.store_of = MemoryStore()
         self.worker = StoreWorker(self.store_of)
         members = dict.fromkeys(("n1", "n2"), SimpleNamespace(expired=False))
-        metadata = SimpleNamespace(cluster_id="mine", state=SimpleNamespace(nodes=members, streams={}), is_leader=False)
+        state = SimpleNamespace(nodes=members, streams={}, level=LEVEL)
+        metadata = SimpleNamespace(cluster_id="mine", state=state, is_leader=False)
         self.side = TierSide(CONFIG, "n1", metadata, lambda: 3, kit.clock, self.worker)
         self.tierer = self.side.tierer
 

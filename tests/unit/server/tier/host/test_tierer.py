@@ -12,6 +12,7 @@ import pytest
 from liftpy_bucket.manifest.json import MANIFEST_BYTES_MAX
 from liftpy_envelope.errors import ErrorCode
 from liftpy_log.partition_log import LogConfig
+from liftpy_server.metadata.state import LEVEL
 from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.counters import TierCounters
 from liftpy_server.tier.host.status import DiskRoom, tier_status
@@ -56,6 +57,18 @@ async def test_what_is_committed_is_claimed_and_uploaded(bench):
     await bench.tiered()
     assert bench.worker.jobs()[3:] == ["upload_set"]
     assert bench.tierer.counters.uploads == 2
+
+
+@pytest.mark.parametrize(("level", "begun_with"), [(1, "blake2b-256"), (LEVEL, "xxh3-128")])
+async def test_a_history_is_begun_with_a_hash_that_all_nodes_know_and_goes_on_with_its_own(bench, level, begun_with):
+    bench.members.level = level
+    bench.open()
+    bench.store()
+    await bench.tiered()
+    assert bench.worker.calls[1][1]["record_hash"] == begun_with
+    told = "blake2b-256"  # by the claim: somebody had begun it before
+    assert bench.partition.cold.record_hash == told
+    assert bench.worker.calls[2][1]["members"][0]["record_hash"] == told
 
 
 async def test_a_node_of_a_restored_cluster_is_later_than_all_of_the_one_before(bench):

@@ -34,6 +34,7 @@ from liftpy_envelope.pull import (
 from liftpy_log.partition_log import LogConfig
 from liftpy_server.groups.core.records import CommittedOffset, GroupRecord, encode_offset, encode_records, offset_key
 from liftpy_server.groups.host.replaying import read_groups
+from liftpy_server.metadata.state import LEVEL
 from liftpy_server.partition.cold_side import ColdSide
 from liftpy_server.pull import connection
 from liftpy_server.pull.queries import epoch_ends, offsets
@@ -117,7 +118,7 @@ class Across:
         partition = self.partition
         if self.claimed != partition.epoch:
             self.claimed = partition.epoch
-            answer = await self.jobs.call(replace(claim_job(partition, "n1", ""), create=True, cluster_id=None))
+            answer = await self.jobs.call(replace(claim_job(partition, "n1", "", LEVEL), create=True, cluster_id=None))
             partition.cold = partition.cold or ColdSide(
                 *(answer.start, answer.end, answer.epochs), record_hash=answer.record_hash
             )
