@@ -1,6 +1,6 @@
 """Two versions of liftpy side by side: who is older says so and changes nothing, and who is newer writes nothing new.
 
-There is no release yet whose package could be one of the two, so what is newer is planted.
+Here what is newer is planted. Nodes of two versions are in `tests/integration/test_two_versions.py`.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import secrets
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
@@ -46,11 +47,12 @@ if TYPE_CHECKING:
 
     Handle = Callable[[Body], Awaitable[Body]]
 
-__all__ = ["AdminService"]
+__all__ = ["AdminService", "semantic"]
 
 logger = logging.getLogger(__name__)
 
 _PREFIX: Final = "LIFT.API"
+_NOT_FINAL: Final = re.compile(r"(\d+\.\d+\.\d+)\.?([a-z])")  # 0.4.0.dev0, 0.4.0rc1
 _EVERY_NODE: Final = frozenset({"METADATA", "STREAM.FIND"})
 """What clients need to find the next leader: all nodes answer, and the first answer counts. In one queue group NATS
 would go on giving its share to a node that hangs."""
@@ -61,6 +63,11 @@ _SHARED: Final = {
 }
 """What is only looked at, by whom this node asks for it; those of one kind share a pace."""
 _PACES: Final = {"all nodes": (4, 0.1), "a leader": (16, 0.005), "nobody": (16, 0.005)}
+
+
+def semantic(version: str) -> str:
+    """A version of a Python package as NATS wants that of a service: `0.4.0rc1` becomes `0.4.0-rc1`."""
+    return _NOT_FINAL.sub(r"\1-\2", version, count=1)
 
 
 class AdminService:
@@ -155,8 +162,9 @@ class AdminService:
     async def _offer(self, client: Client, name: str, description: str, endpoints: Collection[str]) -> None:
         node_id = self._node.config.node_id
         metadata = {"node_id": node_id}
+        own = semantic(version("liftpy"))
         service = await add_service(
-            client, ServiceConfig(name=name, version=version("liftpy"), description=description, metadata=metadata)
+            client, ServiceConfig(name=name, version=own, description=description, metadata=metadata)
         )
         for endpoint in sorted(endpoints):
             await service.add_endpoint(
