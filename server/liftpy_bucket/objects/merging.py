@@ -13,6 +13,7 @@ from liftpy_bucket.objects.write import ROW_GROUP_BYTES, ObjectWriter
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+    from concurrent.futures import Executor
 
     import pyarrow as pa
 
@@ -81,6 +82,7 @@ def merge(
     record_hash: RecordHash,
     row_group_bytes: int = ROW_GROUP_BYTES,
     cleaned_ns: int = 0,
+    pool: Executor | None = None,
 ) -> Written:
     """Write one fragment of the records of several objects of a partition.
 
@@ -93,6 +95,7 @@ def merge(
         record_hash: Hash of the partition.
         row_group_bytes: About how large a row group is, before compression.
         cleaned_ns: See `liftpy_bucket.upkeep.compaction`.
+        pool: Writes a row group while rows of the next one are taken; None: nobody else does.
 
     Raises:
         ManifestCorruptError: an object's records do not give the sum that its manifest says.
@@ -109,16 +112,21 @@ def merge(
         record_hash=record_hash,
         row_group_bytes=row_group_bytes,
         cleaned_ns=cleaned_ns,
+        pool=pool,
     )
-    for source in sources:
-        before = writer.setsum
-        for rows in source.rows:
-            try:
-                writer.write(rows)
-            except ValueError as error:
-                raise ObjectCorruptError(source.key, str(error)) from error
-        check_sum(source, writer.setsum - before)
-    return writer.finish()
+    try:
+        for source in sources:
+            before = writer.setsum
+            for rows in source.rows:
+                try:
+                    writer.write(rows)
+                except ValueError as error:
+                    raise ObjectCorruptError(source.key, str(error)) from error
+            check_sum(source, writer.setsum - before)
+        return writer.finish()
+    except BaseException:
+        writer.abandon()
+        raise
 
 
 def check_sum(source: Source, found: Setsum) -> None:

@@ -8,6 +8,7 @@ and `liftpy.format`.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,8 @@ from liftpy_bucket.objects.rows.schema import conform, row_schema, row_sizes
 from liftpy_bucket.objects.tally import RowsTally
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor, Future
+
     from liftpy_bucket.objects.parquet import ByteSink
     from liftpy_bucket.objects.setsum import Setsum
 
@@ -93,11 +96,14 @@ class RowGroupCutter:
     Args:
         target: Where row groups are written.
         row_group_bytes: About how large one is, before compression.
+        pool: Writes a row group while rows of the next one are collected; None: nobody else does.
     """
 
-    def __init__(self, target: ParquetObject, row_group_bytes: int) -> None:
+    def __init__(self, target: ParquetObject, row_group_bytes: int, pool: Executor | None = None) -> None:
         self._target = target
         self._bytes_max = row_group_bytes
+        self._pool = pool
+        self._writing: Future[None] | None = None
         self._pending: list[pa.RecordBatch] = []
         self._size = 0
 
@@ -118,9 +124,26 @@ class RowGroupCutter:
 
     def cut(self) -> None:
         """What comes next is in another row group."""
-        if self._pending:
-            self._target.write_group(self._pending)
-            self._pending, self._size = [], 0
+        if not self._pending:
+            return
+        rows, self._pending, self._size = self._pending, [], 0
+        if self._pool is None:
+            self._target.write_group(rows)
+        else:
+            self.settle()
+            self._writing = self._pool.submit(self._target.write_group, rows)
+
+    def finish(self) -> None:
+        """Write what is left."""
+        self.settle()
+        self._pool = None  # there is nothing to be done meanwhile
+        self.cut()
+
+    def settle(self) -> None:
+        """Wait for the row group that is being written."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
 
 
 class ObjectWriter:
@@ -135,6 +158,8 @@ class ObjectWriter:
         record_hash: Hash of the partition.
         row_group_bytes: About how large a row group is, before compression.
         cleaned_ns: See `liftpy_bucket.upkeep.compaction`.
+        pool: Writes a row group while rows of the next one come; None: nobody else does. With it, who does not get to
+            `finish` calls `abandon`.
     """
 
     def __init__(
@@ -148,6 +173,7 @@ class ObjectWriter:
         record_hash: RecordHash,
         row_group_bytes: int = ROW_GROUP_BYTES,
         cleaned_ns: int = 0,
+        pool: Executor | None = None,
     ) -> None:
         self._about = {"liftpy.uuid": uuid, "liftpy.partition": str(partition), "liftpy.nonce": nonce}
         self._about["liftpy.cleaned_ns"] = str(cleaned_ns)
@@ -155,7 +181,7 @@ class ObjectWriter:
         self._keeps_replies = keeps_replies
         self._schema = _object_schema(keeps_replies=keeps_replies)
         self._parquet = ParquetObject(sink, self._schema, is_alike=True)
-        self._cutter = RowGroupCutter(self._parquet, row_group_bytes)
+        self._cutter = RowGroupCutter(self._parquet, row_group_bytes, pool)
         self._tally = RowsTally(record_hash)
 
     @property
@@ -175,13 +201,18 @@ class ObjectWriter:
         partition = pa.repeat(self._partition, rows.num_rows)
         self._cutter.take(pa.RecordBatch.from_arrays([partition, *rows.columns], schema=self._schema))
 
+    def abandon(self) -> None:
+        """Nothing is written to the sink any more when this returns."""
+        with suppress(Exception):  # whoever gives up has an error already
+            self._cutter.settle()
+
     def finish(self) -> Written:
         """Write what is left, and the footer.
 
         Raises:
             OSError: the sink could not take it.
         """
-        self._cutter.cut()
+        self._cutter.finish()
         tally = self._tally
         extent = self._parquet.finish(
             {

@@ -12,6 +12,7 @@ from liftpy_server.tier.jobs.parts.roots import Created
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Executor
 
     import pyarrow as pa
 
@@ -70,6 +71,7 @@ def drafted(
     keeps_replies: bool,
     record_hash: RecordHash,
     expected_bytes: int = 0,
+    pool: Executor | None = None,
 ) -> Iterator[Draft]:
     """Write rows into memory, as the stream object that answers for [base, end). Its memory goes with the context.
 
@@ -83,11 +85,14 @@ def drafted(
         keeps_replies: Whether there is a column for replies.
         record_hash: Hash of the partition.
         expected_bytes: About how large the object becomes, where that is known.
+        pool: See `merge`.
     """
     nonce = context.new_id()
     with context.buffers.lend(expected_bytes) as sink:
         watched = _watched(sources, context.progress)
-        written = merge(watched, sink, path=path, nonce=nonce, keeps_replies=keeps_replies, record_hash=record_hash)
+        written = merge(
+            watched, sink, path=path, nonce=nonce, keeps_replies=keeps_replies, record_hash=record_hash, pool=pool
+        )
         pointer = written.pointer(fragment_name(base, epoch, nonce), base=base, end=end)
         yield Draft(path.fragment(pointer.name), nonce, sink, pointer)
 

@@ -5,7 +5,7 @@ an object that nothing names. Of the record batches a few MiB are in memory at a
 
 A partition that is behind has several objects moved at once, as many as are begun within some seconds: one is sent
 while the next one is made, so that neither the core nor the store waits for the other. They are sent and named one
-after the other, in their order.
+after the other, in their order. Of an object that is made one row group is encoded while the log is read for the next.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from liftpy_server.tier.requests import UploadResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from concurrent.futures import Future
+    from concurrent.futures import Executor, Future
 
     from liftpy_bucket.layout import PartitionPath
     from liftpy_bucket.manifest.root.format import Root
@@ -160,16 +160,16 @@ def _check_known(root: Root, there: int, known_end: int) -> None:
 def _move(
     context: Context, path: PartitionPath, pieces: Sequence[_Piece], request: UploadJob, record_hash: RecordHash
 ) -> list[StreamObjectPointer]:
-    """Make one object after the other in this thread, while another one sends and names what was made."""
+    """Make one object after the other, while another thread sends and names what was made."""
     moved: list[StreamObjectPointer] = []
     sending: Future[StreamObjectPointer] | None = None
     began_ns = context.now_ns()
-    with ThreadPoolExecutor(1, thread_name_prefix="send") as sender:
+    with ThreadPoolExecutor(1, "send") as sender, ThreadPoolExecutor(1, "encode") as encoder:
         for piece in pieces:
             if sending is not None and context.now_ns() - began_ns > LONG_NS:
                 break
             try:
-                draft, held = _drafted(context, path, piece, request, record_hash)
+                draft, held = _drafted(context, path, piece, request, record_hash, encoder)
             except Exception:
                 if sending is None:
                     raise
@@ -199,7 +199,12 @@ def _sent(sending: Future[StreamObjectPointer], moved: Sequence[StreamObjectPoin
 
 
 def _drafted(
-    context: Context, path: PartitionPath, piece: _Piece, request: UploadJob, record_hash: RecordHash
+    context: Context,
+    path: PartitionPath,
+    piece: _Piece,
+    request: UploadJob,
+    record_hash: RecordHash,
+    encoder: Executor,
 ) -> tuple[Draft, ExitStack]:
     """The object of a piece, and what it holds of memory until that is closed."""
     with ExitStack() as held:
@@ -217,6 +222,7 @@ def _drafted(
                 keeps_replies=keeps_replies,
                 record_hash=record_hash,
                 expected_bytes=piece.size,
+                pool=encoder,
             )
             return held.enter_context(made)
 
