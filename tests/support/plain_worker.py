@@ -6,15 +6,23 @@ from dataclasses import MISSING, fields
 from typing import get_type_hints
 
 from liftpy_server.tier.jobs.table import JOBS
+from liftpy_server.tier.requests import UploadedObject
 from liftpy_server.workers.requests import from_plain, to_plain
 
 _NOTHING = {int: 0, bool: False, dict: {}, str: ""}
 
 
 class PlainWorker:
-    """Calls `answer(job, **arguments)`, whose result may leave out what does not matter."""
+    """Calls `answer(job, **arguments)`, whose result may leave out what does not matter.
 
-    async def call(self, request):
+    Attributes:
+        told: Hears of parts of the job that was asked for last.
+    """
+
+    told = None
+
+    async def call(self, request, told=None):
+        self.told = told
         return result_of(request, await self.answer(request.job, **to_plain(request)))
 
 
@@ -65,6 +73,7 @@ class Told(dict):
     """A request of any name, whose result is what comes."""
 
     result = dict
+    part = UploadedObject
 
     def __init__(self, job, **arguments):
         super().__init__(arguments)

@@ -11,6 +11,7 @@ from itertools import count
 from liftpy_bucket.errors import OvertakenError
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_server.tier.jobs.parts.context import Context
+from liftpy_server.tier.requests import UploadedObject
 from liftpy_server.tier.worker.main import serve
 from liftpy_server.workers.child_process import become_child
 from liftpy_server.workers.json_lines import read_line
@@ -56,6 +57,13 @@ def talking(context, arguments):
     return {}
 
 
+def in_parts(context, arguments):
+    for end in arguments["ends"]:
+        context.progress()
+        context.tell(UploadedObject(end=end, bytes=2, stored_bytes=1))
+    return {}
+
+
 def together(_context, arguments):
     with LOCK:
         RUNNING[0] += 1
@@ -66,7 +74,8 @@ def together(_context, arguments):
         return {"most": RUNNING[1]}
 
 
-JOBS = {job.__name__: job for job in (echo, overtaken, broken, unspeakable, die, nonsense, silent, talking, together)}
+_ALL = (echo, overtaken, broken, unspeakable, die, nonsense, silent, talking, in_parts, together)
+JOBS = {job.__name__: job for job in _ALL}
 
 
 def main():

@@ -159,6 +159,15 @@ class FurtherObject:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UploadedObject:
+    """An object of an upload counts: up to `end`, of so many bytes of record batches, and with so many stored bytes."""
+
+    end: int
+    bytes: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UploadResult:
     """Result of an upload.
 
@@ -190,6 +199,7 @@ class UploadJob(WorkerRequest[UploadResult]):
 
     job: ClassVar[str] = "upload"
     result: ClassVar[type[Any]] = UploadResult
+    part: ClassVar[type[Any]] = UploadedObject
     uuid: str
     partition: int
     epoch: int

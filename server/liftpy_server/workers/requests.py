@@ -23,12 +23,14 @@ class WorkerRequest(Generic[R]):
     Attributes:
         job: The name of what is to be done.
         result: Kind of the result.
+        part: Kind of what is told of it while it is done.
     """
 
     __slots__ = ()
 
     job: ClassVar[str]
     result: ClassVar[type[Any]]
+    part: ClassVar[type[Any]] = NoneType
 
 
 def to_plain(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from liftpy_bucket.manifest.json import MANIFEST_BYTES_MAX
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from liftpy_server.settings.tier import TierConfig
     from liftpy_server.tier.host.counters import TierCounters
     from liftpy_server.tier.host.gone_nodes import GoneNodes, Members
-    from liftpy_server.tier.requests import Producers, UploadJob
+    from liftpy_server.tier.requests import Producers, UploadedObject, UploadJob
     from liftpy_server.tier.schedule.places import Place, Task
     from liftpy_server.tier.schedule.schedule import Schedule
     from liftpy_server.tier.worker.port import Identity, Worker
@@ -225,13 +226,25 @@ class TierJobs:
         job = self._upload_job(partition, place, bytes_max)
         job = replace(job, further=further_objects(partition, job.end, bytes_max))
         began_s = self._now_s()
-        answer = await self._worker.call(job)
+        answer = await self._worker.call(job, partial(self._counts, place, job))
         self._counters.upload_s.observe(self._now_s() - began_s)
         objects, slices = moved(job, answer.end)
         asked = [(place, replace(job, slices=slices))]
         self._uploaded(task, {place.key: answer.end}, asked, answer.stored_bytes, objects=objects)
         _is_in_root(partition, answer.end)
         return False
+
+    def _counts(self, place: Place, job: UploadJob, part: UploadedObject) -> None:
+        """An object of an upload counts, and others follow perhaps."""
+        partition = self._partitions.get(place.key)
+        if partition is None or partition.cold is None or self._schedule.places.get(place.key) is not place:
+            return
+        self._schedule.counts(place, part.end, part.bytes, self._now_s())
+        cold = partition.cold
+        cold.stored_bytes += part.stored_bytes
+        cold.records += max(0, part.end - cold.end)
+        cold.advance(part.end, job.epochs)
+        _is_in_root(partition, part.end)
 
     async def _upload_set(self, task: Task) -> bool:
         asked: list[tuple[Place, UploadJob]] = []

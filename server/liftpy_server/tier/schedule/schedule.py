@@ -247,6 +247,20 @@ class Schedule:
             for place in places:
                 self._stop(place, task.job, "sealed", "it is sealed in the bucket, which takes no more of it", now_s)
 
+    def counts(self, place: Place, end: int, size: int, now_s: float) -> None:
+        """An object of an `UPLOAD` that goes on is in the bucket, and the root names it.
+
+        Args:
+            place: Place of the partition.
+            end: End of the object.
+            size: Bytes of record batches in it.
+            now_s: Current time in seconds.
+        """
+        if end > place.tiered_end:
+            place.tiered_end = place.proven_end = end
+            place.bytes = max(0, place.bytes - size)
+            self._upkeep.grown(place, size, is_shared=False, now_s=now_s)
+
     def uploaded(self, task: Task, ends: Mapping[PartitionKey, int], now_s: float) -> None:
         """An `UPLOAD` or `UPLOAD_SET` is in the bucket; `ends` are the new tiered ends.
 
@@ -255,12 +269,15 @@ class Schedule:
         places = self._end(task)
         for place in places:
             end = ends.get(place.key, place.tiered_end)
-            place.is_alone = end <= place.tiered_end  # what was shared has counted for nothing
+            is_shared = task.job is Job.UPLOAD_SET
+            is_new = end > place.tiered_end  # else what was shared counts for nothing, or each object has counted
+            place.is_alone = is_shared and not is_new
             place.tiered_end = max(place.tiered_end, end)
-            if task.job is Job.UPLOAD:  # the root names it
+            if not is_shared:  # the root names it
                 place.proven_end = place.tiered_end
             place.since_s = task.began_s if place.end > place.tiered_end else None
-            self._upkeep.grown(place, is_shared=task.job is Job.UPLOAD_SET, now_s=now_s)
+            if is_new or is_shared:
+                self._upkeep.grown(place, place.bytes, is_shared=is_shared, now_s=now_s)
             place.bytes = 0
         self._went_well(task, places, now_s)
 

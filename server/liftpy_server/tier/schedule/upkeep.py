@@ -70,14 +70,14 @@ class Upkeep:
             place.is_claim_wanted = place.phase is Phase.KNOWN
             self.wants(place, Job.RETAIN)
 
-    def grown(self, place: Place, *, is_shared: bool, now_s: float) -> None:
-        """A partition has its `bytes` in the bucket now."""
-        place.new_bytes += place.bytes
+    def grown(self, place: Place, size: int, *, is_shared: bool, now_s: float) -> None:
+        """A partition has so many more bytes of record batches in the bucket now."""
+        place.new_bytes += size
         if is_shared:
             self.are_sets_written = True
-            self._shares(place, place.set_bytes + place.bytes, now_s)
+            self._shares(place, place.set_bytes + size, now_s)
         else:
-            place.object_bytes += place.bytes + place.set_bytes  # which has been moved with it
+            place.object_bytes += size + place.set_bytes  # which has been moved with it
             self._shares(place, 0, now_s)
         if self._is_large(place, now_s) or place.object_bytes >= self._limits.object_bytes:
             self.wants(place, Job.MERGE)

@@ -25,6 +25,7 @@ from liftpy_server.tier.worker.memory import keep_memory, settle_objects
 from liftpy_server.tier.worker.wire import encode_error, encode_progress, encode_result
 from liftpy_server.workers.child_process import become_child, leave
 from liftpy_server.workers.json_lines import read_line
+from liftpy_server.workers.requests import to_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -63,7 +64,7 @@ def serve(requests: BinaryIO, answers: BinaryIO, context: Context, do: Callable[
 
 def _do(message: dict[str, Any], context: Context, do: Callable[[Context, str, Any], Any], node: _Node) -> None:
     number = message["id"]
-    with context.progress_to(lambda: node.tell(encode_progress(number))):
+    with context.progress_to(lambda part: node.tell(encode_progress(number, part and to_plain(part)))):
         context.progress()
         try:
             line = encode_result(number, do(context, message["job"], message["arguments"]))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from liftpy_server.workers.requests import WorkerRequest
 
 __all__ = ["Identity", "Worker"]
@@ -15,8 +17,13 @@ R = TypeVar("R")
 class Worker(Protocol):
     """The process that works on the bucket; see `TierWorker`."""
 
-    async def call(self, request: WorkerRequest[R], /) -> R:
+    async def call(self, request: WorkerRequest[R], /, told: Callable[[Any], None] | None = None) -> R:
         """Run a job, and return its result.
+
+        Args:
+            request: What is wanted.
+            told: Called with each part of the work that is done, where the job tells of parts; also when nobody waits
+                for the result any more.
 
         Raises:
             TierWorkError: it failed.

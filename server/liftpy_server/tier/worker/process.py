@@ -19,7 +19,7 @@ from liftpy_server.workers.json_lines import LINE_BYTES_MAX, read_line, to_line
 from liftpy_server.workers.requests import from_plain, to_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from liftpy_server.workers.requests import WorkerRequest
 
@@ -59,8 +59,8 @@ class TierWorker:
         self._starting = asyncio.Lock()
         self._running: _Running | None = None
 
-    async def call(self, request: WorkerRequest[R], /) -> R:
-        """Have something done; see `liftpy_server.tier.requests`.
+    async def call(self, request: WorkerRequest[R], /, told: Callable[[Any], None] | None = None) -> R:
+        """Have something done; see `liftpy_server.tier.requests`, and `port` for what is told.
 
         Raises:
             TierWorkError: it failed, with a code that tells why; "unavailable" where the worker died.
@@ -68,7 +68,7 @@ class TierWorker:
         await self._places.acquire()
         try:
             running = await self._started()
-            answer = running.ask(request)
+            answer = running.ask(request, told)
         except BaseException:
             self._places.release()
             raise
@@ -104,16 +104,24 @@ class _Call:
     """One that is under way.
 
     Attributes:
-        kind: Kind of its result.
+        request: What was asked for.
+        told: Hears of parts of it; None: nobody does.
         answer: Future of the outcome.
         heard_s: When the worker spoke of it last, or got it, by the loop's clock.
         is_begun: The worker has spoken of it.
     """
 
-    __slots__ = ("answer", "heard_s", "is_begun", "kind")
+    __slots__ = ("answer", "heard_s", "is_begun", "request", "told")
 
-    def __init__(self, kind: type[Any], answer: asyncio.Future[Any], now_s: float) -> None:
-        self.kind = kind
+    def __init__(
+        self,
+        request: type[WorkerRequest[Any]],
+        told: Callable[[Any], None] | None,
+        answer: asyncio.Future[Any],
+        now_s: float,
+    ) -> None:
+        self.request = request
+        self.told = told
         self.answer = answer
         self.heard_s = now_s
         self.is_begun = False
@@ -135,13 +143,13 @@ class _Running:
         self._write(to_line({"settings": settings}))
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._watch())]
 
-    def ask(self, request: WorkerRequest[Any]) -> asyncio.Future[Any]:
+    def ask(self, request: WorkerRequest[Any], told: Callable[[Any], None] | None) -> asyncio.Future[Any]:
         """Send a call; its outcome."""
         number = next(self._numbers)
         line = encode_call(number, request.job, to_plain(request))
         if len(line) > LINE_BYTES_MAX:
             raise TierWorkError("internal", f"a call of {len(line)} bytes for the job {request.job!r} is too long")
-        call = _Call(request.result, self._loop.create_future(), self._loop.time())
+        call = _Call(type(request), told, self._loop.create_future(), self._loop.time())
         call.answer.add_done_callback(_heard_by_nobody)
         self._calls[number] = call
         self._write(line)
@@ -168,9 +176,11 @@ class _Running:
         call.heard_s = self._loop.time()
         call.is_begun = True
         if "progress" in message:
+            if message["progress"] and call.told is not None:
+                call.told(from_plain(call.request.part, message["progress"]))
             return
         if "result" in message:
-            result = from_plain(call.kind, message["result"])
+            result = from_plain(call.request.result, message["result"])
             del self._calls[message["id"]]
             call.answer.set_result(result)
         else:

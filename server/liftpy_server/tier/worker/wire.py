@@ -1,8 +1,9 @@
 """What a node and its tier workers say to each other: one JSON object per line, over the worker's two pipes.
 
 The node first sends `settings`; then calls, `{"id", "job", "arguments"}`, which are answered in any order with
-`{"id", "result"}` or `{"id", "error"}`; a job that takes long says `{"id", "progress"}` now and then. Both ends are of
-the same version. Arguments and results are dataclasses of `liftpy_server.tier.requests` as plain values.
+`{"id", "result"}` or `{"id", "error"}`; a job that takes long says `{"id", "progress"}` now and then, with a part of
+what it has done or with nothing. Both ends are of the same version. Arguments, parts and results are dataclasses of
+`liftpy_server.tier.requests` as plain values.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ def encode_result(number: int, result: Mapping[str, Any]) -> bytes:
     return to_line({"id": number, "result": result})
 
 
-def encode_progress(number: int) -> bytes:
-    """The line that says that a job still runs."""
-    return to_line({"id": number, "progress": {}})
+def encode_progress(number: int, part: Mapping[str, Any] | None = None) -> bytes:
+    """The line that says that a job still runs, and maybe what it has done by now."""
+    return to_line({"id": number, "progress": part or {}})
 
 
 def encode_error(number: int, error: Exception) -> bytes:

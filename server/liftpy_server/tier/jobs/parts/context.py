@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from liftpy_bucket.manifest.stream_sets.file import SetManifestFile, page_cache
 from liftpy_bucket.store.counting import CountingStore
@@ -92,13 +92,17 @@ class Context:
 
     def progress(self) -> None:
         """Say that the job of this thread still runs."""
-        tell: Callable[[], None] | None = getattr(self._progress, "tell", None)
+        self.tell(None)
+
+    def tell(self, part: Any) -> None:
+        """Say what the job of this thread has done by now, see `WorkerRequest.part`; None: that it still runs."""
+        tell: Callable[[Any], None] | None = getattr(self._progress, "tell", None)
         if tell is not None:
-            tell()
+            tell(part)
 
     @contextmanager
-    def progress_to(self, tell: Callable[[], None]) -> Iterator[None]:
-        """What `progress` does in this thread as long as this lasts."""
+    def progress_to(self, tell: Callable[[Any], None]) -> Iterator[None]:
+        """What `tell` does in this thread as long as this lasts."""
         self._progress.tell = tell
         try:
             yield

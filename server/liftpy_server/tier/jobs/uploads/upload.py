@@ -35,7 +35,7 @@ from liftpy_server.tier.jobs.parts.producers import ProducersBelow
 from liftpy_server.tier.jobs.parts.roots import check_in_force, commit, known, newest, path_of, resolved
 from liftpy_server.tier.jobs.parts.slices import batches_in
 from liftpy_server.tier.jobs.parts.stream_objects import Draft, drafted, put_draft
-from liftpy_server.tier.requests import UploadResult
+from liftpy_server.tier.requests import UploadedObject, UploadResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -176,14 +176,23 @@ def _move(
                 break  # what was made counts; the next upload begins here, and meets the same
             try:
                 if sending is not None:
-                    moved.append(_sent(sending, moved))  # or nothing follows on it
+                    _note(context, _sent(sending, moved), pieces, moved)  # or nothing follows on it
                 sending = sender.submit(_send, context, path, piece, draft, held, request)
             except BaseException:
                 held.close()
                 raise
         assert sending is not None, "an upload has one piece at least"
-        moved.append(_sent(sending, moved))
+        _note(context, _sent(sending, moved), pieces, moved)
     return moved
+
+
+def _note(
+    context: Context, pointer: StreamObjectPointer, pieces: Sequence[_Piece], moved: list[StreamObjectPointer]
+) -> None:
+    """An object counts: the node may drop what is in it before the others are there."""
+    size = pieces[len(moved)].size
+    moved.append(pointer)
+    context.tell(UploadedObject(end=pointer.end, bytes=size, stored_bytes=pointer.size))
 
 
 def _sent(sending: Future[StreamObjectPointer], moved: Sequence[StreamObjectPointer]) -> StreamObjectPointer:

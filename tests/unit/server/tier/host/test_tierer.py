@@ -17,6 +17,7 @@ from liftpy_server.tier.errors import TierWorkError
 from liftpy_server.tier.host.counters import TierCounters
 from liftpy_server.tier.host.status import DiskRoom, tier_status
 from liftpy_server.tier.host.tierer import TierRefusedError
+from liftpy_server.tier.requests import UploadedObject
 from support.nats_frames import msg
 from support.tierer_bench import CONFIG, Bench
 from support.tierer_looks import looked
@@ -355,3 +356,35 @@ async def test_what_is_far_behind_goes_as_several_objects_at_once(far_behind, st
     assert told[-1]["end"] == far_behind.partition.cold.records == 4 * 56
     counters = far_behind.tierer.counters
     assert (counters.uploads, counters.uploaded_bytes) == (5, far_behind.partition.log.size_bytes)
+
+
+async def test_each_object_of_an_upload_counts_before_the_others_are_there(far_behind):
+    worker, begun, goes_on = far_behind.worker, asyncio.Event(), asyncio.Event()
+    does = worker.answer
+
+    async def answer(job, /, **arguments):
+        if job == "upload":
+            begun.set()
+            await goes_on.wait()
+        return await does(job, **arguments)
+
+    worker.answer = answer
+    far_behind.open()
+    await far_behind.until(begun.is_set)
+    cold, place = far_behind.partition.cold, far_behind.tierer.schedule.places[far_behind.partition.key]
+    assert cold.end == 0
+    for number in (1, 2):
+        worker.told(UploadedObject(end=50 * number, bytes=60_000, stored_bytes=1_000))
+        assert (cold.end, cold.root_end, cold.records) == (50 * number,) * 3
+        assert (place.tiered_end, place.proven_end, place.object_bytes) == (50 * number, 50 * number, 60_000 * number)
+    assert cold.stored_bytes == 5 + 2_000, "what was there, by the claim, and two objects"
+    assert (cold.epochs.latest, place.is_busy) == (7, True)
+    told = worker.told
+    worker.stops_after = 2
+    goes_on.set()
+    await far_behind.tiered()
+    assert cold.end == cold.records == 4 * 56
+    assert not place.is_alone
+    far_behind.tierer.closed(far_behind.partition)
+    told(UploadedObject(end=1_000, bytes=1, stored_bytes=1))  # by a worker that is asked no more
+    assert cold.end == 4 * 56

@@ -134,6 +134,22 @@ def test_it_is_claimed_at_the_first_upload_and_then_uploaded_by_size(bench):
     bench.one(Job.UPLOAD)
 
 
+def test_objects_of_an_upload_count_one_by_one_and_once(bench):
+    bench.lead()
+    bench.wrote(30, 192 * MIB)
+    bench.claimed(bench.one(Job.CLAIM))
+    upload, place = bench.one(Job.UPLOAD), bench.place()
+    for end in (10, 20, 20):
+        bench.schedule.counts(place, end, 64 * MIB, bench.now_s)
+    assert (place.tiered_end, place.proven_end, place.bytes) == (20, 20, 64 * MIB)
+    assert place.object_bytes == place.new_bytes == 128 * MIB
+    assert not bench.tasks(), "it goes on"
+    bench.schedule.counts(place, 30, 64 * MIB, bench.now_s)
+    bench.uploaded(upload)
+    assert (place.tiered_end, place.bytes, place.is_alone, place.since_s) == (30, 0, False, None)
+    assert place.object_bytes == place.new_bytes == 192 * MIB
+
+
 def test_it_is_uploaded_by_age(bench):
     bench.lead()
     bench.wrote(1, 100)

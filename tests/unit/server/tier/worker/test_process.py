@@ -9,6 +9,7 @@ import signal
 import psutil
 import pytest
 
+from liftpy_server.tier.requests import UploadedObject
 from liftpy_server.tier.worker import process as process_module
 from liftpy_server.tier.worker.process import TierWorker, TierWorkError
 from support.cluster import eventually
@@ -46,6 +47,13 @@ async def test_settings_and_arguments_arrive(worker):
     arguments = {"path": "/d\xe4ta/\udcff/2.log", "slices": [{"position": 2**40}], "nothing": None}
     answer = await worker.call(Told("echo", **arguments))
     assert {name: answer[name] for name in arguments} == arguments
+
+
+async def test_parts_of_a_job_are_told_in_their_order_before_its_result(worker):
+    told = []
+    assert await worker.call(Told("in_parts", ends=[3, 5, 9]), told.append) == {}
+    assert told == [UploadedObject(end=end, bytes=2, stored_bytes=1) for end in (3, 5, 9)]
+    assert await worker.call(Told("in_parts", ends=[3])) == {}, "who does not ask is not told"
 
 
 async def test_an_error_has_its_code(worker):

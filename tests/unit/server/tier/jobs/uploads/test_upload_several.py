@@ -76,6 +76,21 @@ def test_each_becomes_an_object_that_the_root_names(store, log, worker):
     check_whole(store, 1_000)
 
 
+def test_each_is_told_when_it_counts(store, log, worker):
+    told = []
+
+    def tell(part):
+        if part is not None:
+            assert part.end <= root_of(store).end
+            told.append(part)
+
+    with worker.context.progress_to(tell):
+        answer = worker.upload(log, 0, 100, further=[250, 700])
+    assert [each.end for each in told] == [100, 250, 700]
+    assert sum(each.bytes for each in told) == answer["bytes"]
+    assert sum(each.stored_bytes for each in told) == answer["stored_bytes"]
+
+
 def test_what_sets_hold_in_front_goes_into_the_first(store, log, worker):
     worker.upload_set([(log, 0, 50, 0)])
     worker.upload(log, 50, 100, further=[200])
