@@ -202,4 +202,4 @@ class SetWriter:
 def _hashed(hashes: set[RecordHash]) -> dict[str, str]:
     """What a footer says of the hashes of its records."""
     named = {"liftpy.hash": str(*hashes)} if len(hashes) == 1 else {}
-    return {**named, "liftpy.format": str(max(FORMATS[each] for each in hashes))}
+    return {**named, "liftpy.format": str(max((FORMATS[each] for each in hashes), default=min(FORMATS.values())))}
