@@ -120,7 +120,9 @@ async def restart_one_after_the_other(kit, lift):
 
 
 async def test_a_rolling_restart_misses_no_plain_message(tmp_path):
-    async with running_cluster(tmp_path, cluster={"preferred_return_s": 1.0}) as kit, kit.connect() as lift:
+    """Publishers take all there is of the cores: a leader may be silent for longer than the usual second."""
+    settings = {"preferred_return_s": 1.0, "leader_timeout_s": 5.0}
+    async with running_cluster(tmp_path, cluster=settings) as kit, kit.connect() as lift:
         await make_streams(lift)
         async with flooded([kit.url]) as floods:
             await restart_one_after_the_other(kit, lift)

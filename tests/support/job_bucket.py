@@ -37,12 +37,8 @@ def new_id() -> str:
     return f"{next(_IDS):032x}"
 
 
-def _hash_of(partition: int) -> RecordHash:
-    return [*RecordHash][(partition + 1) % len(RecordHash)]
-
-
 class JobBucket:
-    """See the module. The stream is led by node `n1` in epoch 0; the hash of records is not that of all partitions.
+    """See the module. The stream is led by node `n1` in epoch 0.
 
     Args:
         server: where; each bucket has a prefix of its own.
@@ -72,7 +68,7 @@ class JobBucket:
         catalog = Catalog(cluster_id="c" * 32, version=1, streams={self.uuid: stream})
         CatalogFile(self.store, new_id=new_id).commit(None, catalog)
         for path in self.paths:
-            change = root_changes.create(path, epoch=0, node=NODE, start=0, record_hash=_hash_of(path.partition))
+            change = root_changes.create(path, epoch=0, node=NODE, start=0, record_hash=RecordHash.XXH3)
             self._file(path).commit(None, change)
 
     def _file(self, path: PartitionPath) -> RootFile:

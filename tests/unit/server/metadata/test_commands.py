@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from liftpy_envelope.errors import ErrorCode, LiftError
 from liftpy_server.metadata.commands import Command, Outcome, apply_command
-from liftpy_server.metadata.state import MetadataState
+from liftpy_server.metadata.state import LEVEL, MetadataState
 from support.examples import examples
 from support.metadata_commands import NODE, UUIDS, Author, any_commands, config, good_commands
 
@@ -76,7 +76,7 @@ def test_command_through_the_wire(command):
 
 
 def test_command_of_a_newer_version_is_refused():
-    data = msgpack.packb({"v": 2, "id": "c", "op": "x", "now_ns": 1, "args": {}})
+    data = msgpack.packb({"v": LEVEL + 1, "id": "c", "op": "x", "now_ns": 1, "args": {}})
     with pytest.raises(LiftError, match="newer liftpy"):
         Command.decode(data)
 
