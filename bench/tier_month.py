@@ -143,8 +143,7 @@ class Month:
             told.append((1 + puts(self.store.counts) - before[0], self.store.bytes_out - before[1]))
             for uuid in some:
                 place = self.places[uuid]
-                place.bytes = _BATCH_BYTES * self._records
-                self._upkeep.grown(place, is_shared=True, now_s=self.now_s)
+                self._upkeep.grown(place, _BATCH_BYTES * self._records, is_shared=True, now_s=self.now_s)
         return told
 
     def move_out(self):

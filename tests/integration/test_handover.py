@@ -152,7 +152,8 @@ async def test_leaders_that_listen_at_different_nats_servers(tmp_path, publisher
 
 
 async def test_a_drain_and_a_reassignment_miss_no_plain_message(tmp_path):
-    async with running_cluster(tmp_path, 4) as kit, kit.connect() as lift:
+    """See above for the time of silence."""
+    async with running_cluster(tmp_path, 4, cluster={"leader_timeout_s": 5.0}) as kit, kit.connect() as lift:
         await make_streams(lift)
         async with flooded([kit.url]) as floods:
             await asyncio.sleep(0.5)
