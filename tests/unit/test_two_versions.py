@@ -20,7 +20,6 @@ from liftpy_bucket.manifest.root.file import RootFile
 from liftpy_bucket.object_log import format as object_log_format
 from liftpy_bucket.object_log import trim
 from liftpy_bucket.objects import write
-from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_envelope import batch, envelope
 from liftpy_log import checkpoint, cut_mark, data_dir
@@ -89,8 +88,8 @@ def test_a_format_changes_only_with_the_level():
         "committed offset": records.OFFSET_VERSION,
         "group": member._VERSION,
         "manifest": manifest_json.FORMAT,
-        "root": root_format.FORMATS[RecordHash(record_hash_at(LEVEL))],
-        "object": write.FORMATS[RecordHash(record_hash_at(LEVEL))],
+        "root": root_format.FORMATS[record_hash_at(LEVEL)],
+        "object": write.FORMATS[record_hash_at(LEVEL)],
         "object log": object_log_format._VERSION,
         "beginning of an object log": trim._FORMAT,
     }
@@ -100,7 +99,7 @@ def test_a_format_changes_only_with_the_level():
 
 @pytest.mark.parametrize("level", WRITTEN_AT)
 def test_a_history_is_begun_as_all_nodes_of_the_cluster_can_read_it(level):
-    record_hash = RecordHash(record_hash_at(level))
+    record_hash = record_hash_at(level)
     written = {"root": root_format.FORMATS[record_hash], "object": write.FORMATS[record_hash]}
     assert written.items() <= WRITTEN_AT[level].items()
 

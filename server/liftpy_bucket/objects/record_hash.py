@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from xxhash import xxh3_128_digest
 
 from liftpy_bucket.objects.rows.schema import BINARY_COLUMNS, cuts_by_size, lengths_of
 from liftpy_bucket.objects.setsum import DIGEST_BYTES, Setsum
@@ -80,6 +79,8 @@ def _by_blake2b(content: memoryview, places: list[int]) -> bytes:
 
 
 def _by_xxh3(content: memoryview, places: list[int]) -> bytes:
+    from xxhash import xxh3_128_digest  # noqa: PLC0415 - nodes without a bucket, and readers, need not have it
+
     found = b"".join([xxh3_128_digest(content[start:end]) for start, end in pairwise(places)])
     digests = np.zeros((len(places) - 1, DIGEST_BYTES), np.uint8)
     digests[:, :_XXH3_BYTES] = np.frombuffer(found, np.uint8).reshape(-1, _XXH3_BYTES)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_server.workers.requests import WorkerRequest
 
 Epochs = tuple[tuple[int, int], ...]
@@ -146,7 +147,7 @@ class ClaimJob(WorkerRequest[HistoryResult]):
     epochs: Epochs
     create: bool
     cluster_id: str | None = None
-    record_hash: str = "blake2b-256"
+    record_hash: str = str(RecordHash.BLAKE2B)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

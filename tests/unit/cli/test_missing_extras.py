@@ -20,6 +20,11 @@ CLIENT = (
 )
 
 
+def test_a_node_without_a_bucket_needs_nothing_of_the_s3_extra():
+    code = "import sys; sys.modules |= dict.fromkeys(('boto3', 'xxhash')); import liftpy_server.node.node"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 @pytest.mark.parametrize("missing", ["numpy", "prometheus_client"])
 def test_a_node_needs_the_server_extra(missing, tmp_path):
     command = [sys.executable, "-c", SERVER.format(missing=missing)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from liftpy_bucket.objects.record_hash import RecordHash
 from liftpy_server.tier.requests import ClaimJob, FurtherObject, LogSlice, LookJob, UploadJob
 
 if TYPE_CHECKING:
@@ -71,9 +72,9 @@ def look_job(partition: Partition) -> LookJob:
     )
 
 
-def record_hash_at(level: int) -> str:
+def record_hash_at(level: int) -> RecordHash:
     """The hash of records in a history that is begun when all nodes understand a level of the metadata."""
-    return "xxh3-128" if level >= _XXH3_LEVEL else "blake2b-256"
+    return RecordHash.XXH3 if level >= _XXH3_LEVEL else RecordHash.BLAKE2B
 
 
 def claim_job(partition: Partition, node: str, cluster_id: str, level: int) -> ClaimJob:
@@ -95,7 +96,7 @@ def claim_job(partition: Partition, node: str, cluster_id: str, level: int) -> C
         epochs=tuple(log.epochs.entries),
         create=partition.stream.config.tier,
         cluster_id=cluster_id,
-        record_hash=record_hash_at(level),
+        record_hash=str(record_hash_at(level)),
     )
 
 

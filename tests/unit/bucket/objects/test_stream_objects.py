@@ -180,19 +180,20 @@ def test_many_threads_share_a_reader(large):
     assert table_of(ordered) == table_of([rows])
 
 
+def writer_to(sink, **options):
+    about = {"uuid": UUID, "partition": 0, "nonce": "n", "keeps_replies": False, "record_hash": RecordHash.BLAKE2B}
+    return ObjectWriter(sink, **about, **options)
+
+
 def test_rows_that_do_not_follow_are_refused():
     rows = rows_from(plain_records(10, base=100))
     for wrong in (rows, rows.slice(0, 1), rows_from(plain_records(3, base=50))):
-        writer = ObjectWriter(
-            io.BytesIO(), uuid=UUID, partition=0, nonce="n", keeps_replies=False, record_hash=RecordHash.BLAKE2B
-        )
+        writer = writer_to(io.BytesIO())
         writer.write(rows)
         with pytest.raises(ValueError, match="do not ascend"):
             writer.write(wrong)
     older = rows_from([Record(200, 1, b"s", epoch=4), Record(201, 1, b"s", epoch=5)])
-    writer = ObjectWriter(
-        io.BytesIO(), uuid=UUID, partition=0, nonce="n", keeps_replies=False, record_hash=RecordHash.BLAKE2B
-    )
+    writer = writer_to(io.BytesIO())
     writer.write(older)
     with pytest.raises(ValueError, match="epochs fall"):
         writer.write(rows_from([Record(202, 1, b"s", epoch=4)]))
@@ -200,15 +201,7 @@ def test_rows_that_do_not_follow_are_refused():
 
 def test_a_writer_that_is_given_up_writes_no_more():
     sink = io.BytesIO()
-    writer = ObjectWriter(
-        sink,
-        uuid=UUID,
-        partition=0,
-        nonce="n",
-        keeps_replies=False,
-        record_hash=RecordHash.BLAKE2B,
-        row_group_bytes=1_000,
-    )
+    writer = writer_to(sink, row_group_bytes=1_000)
     writer.write(rows_from(plain_records(100)))
     before = sink.getvalue()
     assert len(before) > 100
@@ -224,15 +217,7 @@ def test_a_sink_that_is_full_is_an_error_and_nothing_else():
                 raise OSError(28, "no space left on device")
             return super().write(data)
 
-    writer = ObjectWriter(
-        Full(),
-        uuid=UUID,
-        partition=0,
-        nonce="n",
-        keeps_replies=False,
-        record_hash=RecordHash.BLAKE2B,
-        row_group_bytes=4_000,
-    )
+    writer = writer_to(Full(), row_group_bytes=4_000)
     with pytest.raises(OSError, match="no space left"):
         writer.write(rows_from(plain_records(5_000)))
     del writer

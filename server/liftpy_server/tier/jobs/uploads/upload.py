@@ -196,7 +196,7 @@ def _note(
 
 
 def _sent(sending: Future[StreamObjectPointer], moved: Sequence[StreamObjectPointer]) -> StreamObjectPointer:
-    """What an object has come to. Whoever asked knows of none before it, and is told to look where some count."""
+    """What an object has come to. What is wrong with one is wrong for good only where none before it came to count."""
     try:
         return sending.result()
     except _OF_OBJECTS as error:
