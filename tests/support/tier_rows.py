@@ -170,13 +170,18 @@ def plain_records(count, *, size=100, base=0, key=None, seed=1):
 def written(pieces, *, uuid=UUID, partition=0, nonce="n", **options):
     """The bytes of a fragment of these rows, and what the writer says of it."""
     sink = io.BytesIO()
+    result = write_rows(sink, pieces, uuid=uuid, partition=partition, nonce=nonce, **options)
+    return sink.getvalue(), result
+
+
+def write_rows(sink, pieces, *, uuid=UUID, partition=0, nonce="n", **options):
+    """Write a fragment of these rows; what the writer says of it."""
     options.setdefault("keeps_replies", False)
     options.setdefault("record_hash", RecordHash.BLAKE2B)
     writer = ObjectWriter(sink, uuid=uuid, partition=partition, nonce=nonce, **options)
     for rows in pieces:
         writer.write(rows)
-    result = writer.finish()
-    return sink.getvalue(), result
+    return writer.finish()
 
 
 def table_of(pieces):

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from liftpy_bucket.layout import PartitionPath
-    from liftpy_bucket.objects.parquet import ByteSink
     from liftpy_bucket.objects.pointers import SetMember, StreamObjectPointer
     from liftpy_bucket.objects.record_hash import RecordHash
     from liftpy_bucket.objects.setsum import Setsum
+    from liftpy_bucket.objects.sinks import ByteSink
     from liftpy_bucket.objects.write import Written
     from liftpy_bucket.store.object_store import ObjectStore
 

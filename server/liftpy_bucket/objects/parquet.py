@@ -20,10 +20,8 @@ MiB with 1 KiB each, and 1.4 ms with 128 B. Samples of the first row group tell.
 
 from __future__ import annotations
 
-import io
-from contextlib import contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import google_crc32c
 import numpy as np
@@ -31,9 +29,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from liftpy_bucket.objects.pointers import Extent
+from liftpy_bucket.objects.sinks import target_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
+
+    from liftpy_bucket.objects.sinks import ByteSink
 
 __all__ = [
     "FIELD_IDS",
@@ -41,7 +42,6 @@ __all__ = [
     "FOOTER_GUARD_BYTES",
     "FOOTER_TAIL_BYTES",
     "ROW_GROUPS_KEY",
-    "ByteSink",
     "ParquetObject",
     "write_footer",
 ]
@@ -82,68 +82,6 @@ _ENCODINGS: Final = {
 }
 
 
-class ByteSink(Protocol):
-    """What an object is written to, a file for example."""
-
-    def write(self, data: bytes, /) -> int:
-        """Take all of it.
-
-        Raises:
-            OSError: it could not.
-        """
-        ...
-
-
-class _Sink(io.RawIOBase):
-    """Hands bytes on, and knows how many there were and what their digest is.
-
-    It does so only while it is told to: pyarrow writes a footer also when a writer is given up, to what may be closed.
-    """
-
-    def __init__(self, sink: ByteSink) -> None:
-        super().__init__()
-        self._sink = sink
-        self._position = 0
-        self._hash = sha256()
-        self._is_passing = False
-        self._kept: list[bytes] | None = None
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]  # Arrow gives bytes, and nothing else
-        self._position += len(data)
-        if self._kept is not None:
-            self._kept.append(data)
-        elif self._is_passing:
-            self._hash.update(data)
-            self._sink.write(data)
-        return len(data)
-
-    @contextmanager
-    def passing(self) -> Iterator[None]:
-        """Hand on what comes meanwhile, and begin a digest with it."""
-        self._hash = sha256()
-        self._is_passing = True
-        try:
-            yield
-        finally:
-            self._is_passing = False
-
-    @property
-    def digest(self) -> str:
-        """The SHA-256 of what came the last time that it handed on, hexadecimal."""
-        return self._hash.hexdigest()
-
-    def keep(self) -> list[bytes]:
-        """Hand on no more: what comes is put into the list that this returns."""
-        self._kept = []
-        return self._kept
-
-
 class ParquetObject:
     """Writes one such file.
 
@@ -158,8 +96,8 @@ class ParquetObject:
     """
 
     def __init__(self, sink: ByteSink, schema: pa.Schema, *, is_alike: bool) -> None:
-        self._target = sink
-        self._sink = _Sink(sink)
+        self._sink = sink
+        self._target = target_of(sink)
         self._schema = pa.schema(
             [field.with_metadata({"PARQUET:field_id": str(FIELD_IDS[field.name])}) for field in schema]
         )
@@ -176,9 +114,9 @@ class ParquetObject:
         """
         table = pa.Table.from_batches(batches, self._schema)
         writer = self._opened or self._open(compresses=not self._is_alike or _pays(table.column("value")))
-        with self._sink.passing():
+        with self._target.passing():
             writer.write_table(table, row_group_size=table.num_rows)
-        self.digests.append(self._sink.digest)
+        self.digests.append(self._target.digest)
 
     def finish(self, metadata: Mapping[str, str]) -> Extent:
         """Write the footer.
@@ -194,21 +132,21 @@ class ParquetObject:
         """
         writer = self._opened or self._open(compresses=True)
         writer.add_key_value_metadata({**metadata, ROW_GROUPS_KEY: ",".join(self.digests)})
-        start = self._sink.tell()
-        kept = self._sink.keep()
-        writer.close()
-        footer = b"".join(kept)
+        start, footer = self._target.keep(writer.close)
+        del writer
+        self._opened = None
+        self._target.close()
         length = int.from_bytes(footer[-FOOTER_TAIL_BYTES:-4], "little")
         assert len(footer) == length + FOOTER_TAIL_BYTES, "nothing but the footer is written at the end"
         self.footer = footer[:-FOOTER_TAIL_BYTES]
-        return write_footer(self._target, footer, start)
+        return write_footer(self._sink, footer, start)
 
     def _open(self, *, compresses: bool) -> pq.ParquetWriter:
         names = self._schema.names
         compressed = [name for name in names if compresses or name != "value"]
-        with self._sink.passing():
+        with self._target.passing():
             self._opened = pq.ParquetWriter(
-                self._sink,
+                self._target.file,
                 self._schema,
                 compression={name: "zstd" if name in compressed else "none" for name in names},
                 compression_level=dict.fromkeys(compressed, _ZSTD_LEVEL),

@@ -25,8 +25,8 @@ from liftpy_bucket.objects.tally import RowsTally
 if TYPE_CHECKING:
     from concurrent.futures import Executor, Future
 
-    from liftpy_bucket.objects.parquet import ByteSink
     from liftpy_bucket.objects.setsum import Setsum
+    from liftpy_bucket.objects.sinks import ByteSink
 
 __all__ = ["FORMATS", "PARTITION_FIELD", "ROW_GROUP_BYTES", "ObjectWriter", "RowGroupCutter", "Written"]
 

@@ -26,10 +26,10 @@ from liftpy_bucket.objects.tally import RowsTally
 from liftpy_bucket.objects.write import FORMATS, PARTITION_FIELD, ROW_GROUP_BYTES, RowGroupCutter
 
 if TYPE_CHECKING:
-    from liftpy_bucket.objects.parquet import ByteSink
     from liftpy_bucket.objects.pointers import Extent
     from liftpy_bucket.objects.record_hash import RecordHash
     from liftpy_bucket.objects.setsum import Setsum
+    from liftpy_bucket.objects.sinks import ByteSink
 
 __all__ = ["SetWriter", "WrittenSet"]
 

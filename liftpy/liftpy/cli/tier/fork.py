@@ -141,9 +141,8 @@ def _copy(context: Context, version: TierVersion, root: Root, epoch: int) -> Non
     base, end, target = root.end, version.end, PartitionPath(root.uuid, root.partition)
 
     def store(*, keeps_replies: bool) -> Stored:
-        source = Source(version.path.root, version.read(base, end), None)
         draft = drafted(
-            *(context, target, [source]),
+            *(context, target, lambda: [Source(version.path.root, version.read(base, end), None)]),
             base=base,
             end=end,
             epoch=epoch,

@@ -79,7 +79,7 @@ def move_members(context: Context, path: PartitionPath, epoch: int, until: int =
 def _stored(context: Context, root: Root, members: Sequence[ResolvedMember], epoch: int) -> Stored:
     def store(*, keeps_replies: bool) -> Stored:
         draft = drafted(
-            *(context, PartitionPath(root.uuid, root.partition), sources_of(context, members)),
+            *(context, PartitionPath(root.uuid, root.partition), lambda: sources_of(context, members)),
             base=root.end,
             end=members[-1].end,
             epoch=epoch,

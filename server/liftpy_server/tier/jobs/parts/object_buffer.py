@@ -10,25 +10,30 @@ import mmap
 import sys
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from liftpy_bucket.objects.sinks import SinkFullError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = ["KEPT_BYTES", "ObjectBuffer", "ObjectBuffers"]
 
-KEPT_BYTES: Final = 64 * 1024 * 1024
+T = TypeVar("T")
+
+KEPT_BYTES: Final = 128 * 1024 * 1024
 """Size of the mappings that are used again; what is not written of them takes no memory. Larger ones go at once."""
 
-_SMALL_BYTES: Final = 1024 * 1024  # are cheaper to get than to keep
+_ROOM: Final = 2  # times as much as is expected
+_MORE: Final = 4  # times as much as was too little
 _CAN_KEEP: Final = sys.platform == "linux"  # elsewhere mappings cannot be asked whether they are in use
 
 
 class ObjectBuffer:
-    """Memory that one object is written into.
+    """Memory that one object is written into; a `MemorySink`.
 
     Args:
-        memory: Memory whose content does not matter. It is replaced by more when the object does not fit.
+        memory: Memory whose content does not matter.
     """
 
     def __init__(self, memory: mmap.mmap) -> None:
@@ -36,24 +41,31 @@ class ObjectBuffer:
         self.memory = memory
 
     def write(self, data: bytes, /) -> int:
-        """Take all of it."""
+        """Take all of it.
+
+        Raises:
+            SinkFullError: it has no room.
+        """
         end = self._size + len(data)
         if end > len(self.memory):
-            self._grow(2 * end)
+            raise SinkFullError(f"{len(data)} bytes have no room behind {self._size} of {len(self.memory)}")
         self.memory[self._size : end] = data
         self._size = end
         return len(data)
+
+    def room(self) -> memoryview:
+        """The memory behind what was written."""
+        return memoryview(self.memory)[self._size :]
+
+    def wrote(self, size: int) -> None:
+        """The first `size` bytes of the room are written."""
+        self._size += size
 
     @contextmanager
     def body(self) -> Iterator[memoryview]:
         """What was written. It is not to be written to meanwhile."""
         with memoryview(self.memory) as whole, whole[: self._size] as written:
             yield written
-
-    def _grow(self, size: int) -> None:
-        before, self.memory = self.memory, _mapped(size)
-        with before, memoryview(before) as whole, whole[: self._size] as written:
-            self.memory[: self._size] = written
 
 
 class ObjectBuffers:
@@ -69,28 +81,36 @@ class ObjectBuffers:
         self._lock = threading.Lock()
 
     @contextmanager
-    def lend(self, expected_bytes: int) -> Iterator[ObjectBuffer]:
-        """A buffer, as long as the context lasts.
+    def filled(self, expected_bytes: int, write: Callable[[ObjectBuffer], T]) -> Iterator[tuple[ObjectBuffer, T]]:
+        """A buffer with an object, as long as the context lasts, and what writing it returned.
 
         Args:
-            expected_bytes: About how large the object becomes; it may become larger.
+            expected_bytes: About how large the object becomes.
+            write: Writes the object; once more, into more memory, where it has no room.
 
         Raises:
             BufferError: at the end, somebody still uses a body of it.
         """
-        buffer = ObjectBuffer(self._taken(expected_bytes))
+        buffer, written = self._written(_ROOM * expected_bytes, write)
         try:
-            yield buffer
+            yield buffer, written
         finally:
             self._take_back(buffer.memory)
 
-    def _taken(self, expected_bytes: int) -> mmap.mmap:
-        if expected_bytes <= _SMALL_BYTES:
-            return _mapped(_SMALL_BYTES)
+    def _written(self, size: int, write: Callable[[ObjectBuffer], T]) -> tuple[ObjectBuffer, T]:
+        """Memory that writing has failed in is not used again: who wrote may be there as long as the error is."""
+        while True:
+            buffer = ObjectBuffer(self._taken(size))
+            try:
+                return buffer, write(buffer)
+            except SinkFullError:
+                size = _MORE * len(buffer.memory)
+
+    def _taken(self, size: int) -> mmap.mmap:
         with self._lock:
-            if self._kept and expected_bytes <= KEPT_BYTES:
+            if self._kept and size <= KEPT_BYTES:
                 return self._kept.pop()
-        return _mapped(max(expected_bytes, KEPT_BYTES))
+        return _mapped(max(size, KEPT_BYTES))
 
     def _take_back(self, memory: mmap.mmap) -> None:
         if len(memory) == KEPT_BYTES and self._kept_max:

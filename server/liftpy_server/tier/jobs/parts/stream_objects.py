@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from liftpy_bucket.manifest.root.format import Root
     from liftpy_bucket.objects.pointers import StreamObjectPointer
     from liftpy_bucket.objects.record_hash import RecordHash
+    from liftpy_bucket.objects.write import Written
     from liftpy_server.tier.jobs.parts.context import Context
     from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 
@@ -63,7 +64,7 @@ def fragment_name(base: int, epoch: int, nonce: str) -> str:
 def drafted(
     context: Context,
     path: PartitionPath,
-    sources: Iterable[Source],
+    sources_of: Callable[[], Iterable[Source]],
     *,
     base: int,
     end: int,
@@ -78,7 +79,8 @@ def drafted(
     Args:
         context: What the jobs of the worker share.
         path: Path of the partition.
-        sources: Sources of the rows, in the order of their offsets, all within the range.
+        sources_of: Gives the sources of the rows, in the order of their offsets, all within the range. They are asked
+            for again where the object is larger than was expected.
         base: The first offset.
         end: The offset after the last one.
         epoch: Leader epoch of the writer.
@@ -88,11 +90,14 @@ def drafted(
         pool: See `merge`.
     """
     nonce = context.new_id()
-    with context.buffers.lend(expected_bytes) as sink:
-        watched = _watched(sources, context.progress)
-        written = merge(
-            watched, sink, path=path, nonce=nonce, keeps_replies=keeps_replies, record_hash=record_hash, pool=pool
+
+    def write(sink: ObjectBuffer) -> Written:
+        sources = _watched(sources_of(), context.progress)
+        return merge(
+            sources, sink, path=path, nonce=nonce, keeps_replies=keeps_replies, record_hash=record_hash, pool=pool
         )
+
+    with context.buffers.filled(expected_bytes, write) as (sink, written):
         pointer = written.pointer(fragment_name(base, epoch, nonce), base=base, end=end)
         yield Draft(path.fragment(pointer.name), nonce, sink, pointer)
 

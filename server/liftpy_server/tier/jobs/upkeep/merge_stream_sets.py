@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from liftpy_bucket.objects.pointers import SetObjectPointer
+    from liftpy_bucket.objects.write_stream_set import WrittenSet
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 
 __all__ = ["merge_sets", "write_set_object"]
 
@@ -112,34 +114,44 @@ def write_set_object(
         ManifestCorruptError: the records of a member do not give the sum that its footer says.
         ObjectCorruptError: a member is damaged.
     """
-    keys = {each.name: set_object_key(node, each.name) for each in run}
-    window_bytes = max(_WINDOW_BYTES_MIN, _WINDOWS_BYTES // len(run))
-    store = ReadAheadStore(context.store, window_bytes, {keys[each.name]: each.size for each in run})
     nonce = context.new_id()
     name = set_object_name(sequence, nonce)
     expected_bytes = sum(part.member.extent.size for chain in chains for part in chain)
-    with context.buffers.lend(expected_bytes) as sink:
-        writer = SetWriter(sink, node=node, nonce=nonce)
-        for chain in chains:
-            first = chain[0].member
-            for place, part in enumerate(chain):
-                reader = ObjectReader(store, keys[part.pointer.name], part.member.extent)
-                if not place:
-                    range_ = (first.tier_epoch, chain[0].start, chain[-1].end)
-                    writer.begin(first.uuid, first.partition, *range_, record_hash=reader.record_hash)
-                source = member_source(reader, part.member, part.start, part.end)
-                before = writer.setsum
-                for rows in source.rows:
-                    writer.write(rows)
-                check_sum(source, writer.setsum - before)
-            context.progress()
-        written = writer.finish()
-        with sink.body() as body:
-            create_once(context.store, set_object_key(node, name), body, nonce)
+    made = context.buffers.filled(expected_bytes, lambda sink: _write(context, sink, node, nonce, run, chains))
+    with made as (sink, written), sink.body() as body:
+        create_once(context.store, set_object_key(node, name), body, nonce)
     members = [
         dataclasses.replace(each, epochs=_epochs_of(chain)) for each, chain in zip(written.members, chains, strict=True)
     ]
     return written.pointer(name, tuple(members))
+
+
+def _write(
+    context: Context,
+    sink: ObjectBuffer,
+    node: str,
+    nonce: str,
+    run: Sequence[SetObjectPointer],
+    chains: Sequence[list[Part]],
+) -> WrittenSet:
+    keys = {each.name: set_object_key(node, each.name) for each in run}
+    window_bytes = max(_WINDOW_BYTES_MIN, _WINDOWS_BYTES // len(run))
+    store = ReadAheadStore(context.store, window_bytes, {keys[each.name]: each.size for each in run})
+    writer = SetWriter(sink, node=node, nonce=nonce)
+    for chain in chains:
+        first = chain[0].member
+        for place, part in enumerate(chain):
+            reader = ObjectReader(store, keys[part.pointer.name], part.member.extent)
+            if not place:
+                range_ = (first.tier_epoch, chain[0].start, chain[-1].end)
+                writer.begin(first.uuid, first.partition, *range_, record_hash=reader.record_hash)
+            source = member_source(reader, part.member, part.start, part.end)
+            before = writer.setsum
+            for rows in source.rows:
+                writer.write(rows)
+            check_sum(source, writer.setsum - before)
+        context.progress()
+    return writer.finish()
 
 
 def _epochs_of(chain: Sequence[Part]) -> tuple[tuple[int, int], ...]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from liftpy_bucket.errors import (
@@ -38,7 +37,7 @@ from liftpy_server.tier.jobs.parts.stream_objects import Draft, drafted, put_dra
 from liftpy_server.tier.requests import UploadedObject, UploadResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterator, Sequence
     from concurrent.futures import Executor, Future
 
     from liftpy_bucket.layout import PartitionPath
@@ -220,11 +219,8 @@ def _drafted(
         held.enter_context(context.memory.hold(piece.size + WORK_BYTES, context.progress))
 
         def draft(*, keeps_replies: bool) -> Draft:
-            sources: Iterable[Source] = [_local(piece, keeps_replies=keeps_replies)]
-            if piece.front is not None:
-                sources = chain(sources_of(context, piece.front.members), sources)
             made = drafted(
-                *(context, path, sources),
+                *(context, path, lambda: _sources(context, piece, keeps_replies=keeps_replies)),
                 base=piece.base,
                 end=piece.end,
                 epoch=request.epoch,
@@ -242,6 +238,12 @@ def _drafted(
             if piece.front is None or keeps_replies:
                 raise
             return draft(keeps_replies=True), held.pop_all()
+
+
+def _sources(context: Context, piece: _Piece, *, keeps_replies: bool) -> Iterator[Source]:
+    if piece.front is not None:
+        yield from sources_of(context, piece.front.members)
+    yield _local(piece, keeps_replies=keeps_replies)
 
 
 def _local(piece: _Piece, *, keeps_replies: bool) -> Source:

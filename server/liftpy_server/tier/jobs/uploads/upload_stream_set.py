@@ -69,8 +69,8 @@ def upload_set(context: Context, request: UploadSetJob) -> UploadSetResult:
         else:
             adopt(loaded.manifest, request.incarnation)  # one that is over does no work
         nonce = context.new_id()
-        with context.buffers.lend(size) as sink:
-            written, skipped = _write(context, sink, node, nonce, members)
+        made = context.buffers.filled(size, lambda sink: _write(context, sink, node, nonce, members))
+        with made as (sink, (written, skipped)):
             if loaded is None:
                 loaded = _commit(context, None, begin(node, request.incarnation))
             manifest = adopt(loaded.manifest, request.incarnation)
