@@ -75,7 +75,7 @@ class ObjectBuffers:
         kept_max: How many mappings of `KEPT_BYTES` are kept while nobody needs them.
     """
 
-    def __init__(self, kept_max: int = 2) -> None:
+    def __init__(self, kept_max: int = 3) -> None:
         self._kept_max = kept_max if _CAN_KEEP else 0
         self._kept: list[mmap.mmap] = []
         self._lock = threading.Lock()

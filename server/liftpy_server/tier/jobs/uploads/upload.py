@@ -1,15 +1,17 @@
 """An upload: record batches of one partition become stream objects, and the root names them.
 
-Two writes for each in steady state, the object and the root, and no look. Whatever happens between them leaves at most
-an object that nothing names. Of the record batches a few MiB are in memory at a time, and the object that they become.
+Two writes for each in steady state, the object and the root, and no look. Whatever happens between them leaves objects
+that nothing names, two at most. Of the record batches a few MiB are in memory at a time, and the object that they
+become.
 
-A partition that is behind has several objects moved at once, as many as are begun within some seconds: one is sent
-while the next one is made, so that neither the core nor the store waits for the other. They are sent and named one
-after the other, in their order. Of an object that is made one row group is encoded while the log is read for the next.
+A partition that is behind has several objects moved at once, as many as are begun within some seconds: two are sent
+while the next one is made, so that neither the core nor the store waits for the other. They are named one after the
+other, in their order. Of an object that is made one row group is encoded while the log is read for the next.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -46,11 +48,13 @@ if TYPE_CHECKING:
     from liftpy_bucket.objects.record_hash import RecordHash
     from liftpy_bucket.reading.resolving import Resolved
     from liftpy_server.tier.jobs.parts.context import Context
+    from liftpy_server.tier.jobs.parts.roots import Created
     from liftpy_server.tier.requests import LogSlice, UploadJob
 
 __all__ = ["upload"]
 
 
+_SENT_AT_ONCE: Final = 2  # each connection to a store has its limit, and where there is one, the store has pauses
 _OF_OBJECTS: Final = (ObjectCorruptError, ObjectMissingError, BucketVersionError)  # all others have one look anyway
 
 
@@ -76,6 +80,20 @@ class _Piece(NamedTuple):
     @property
     def size(self) -> int:
         return sum(each.length for each in self.slices)
+
+
+class _Sent(NamedTuple):
+    """An object that counts.
+
+    Attributes:
+        pointer: Pointer to it.
+        born: Version of the root that it was begun over.
+        version: Version of the root as it stood after that named it.
+    """
+
+    pointer: StreamObjectPointer
+    born: int
+    version: int
 
 
 def upload(context: Context, request: UploadJob) -> UploadResult:
@@ -159,29 +177,31 @@ def _check_known(root: Root, there: int, known_end: int) -> None:
 def _move(
     context: Context, path: PartitionPath, pieces: Sequence[_Piece], request: UploadJob, record_hash: RecordHash
 ) -> list[StreamObjectPointer]:
-    """Make one object after the other, while another thread sends and names what was made."""
+    """Make one object after the other, while other threads send and name what was made."""
     moved: list[StreamObjectPointer] = []
-    sending: Future[StreamObjectPointer] | None = None
+    sending: deque[Future[_Sent]] = deque()
+    last: Future[_Sent] | None = None
     began_ns = context.now_ns()
-    with ThreadPoolExecutor(1, "send") as sender, ThreadPoolExecutor(1, "encode") as encoder:
+    with ThreadPoolExecutor(_SENT_AT_ONCE, "send") as sender, ThreadPoolExecutor(1, "encode") as encoder:
         for piece in pieces:
-            if sending is not None and context.now_ns() - began_ns > LONG_NS:
+            if last is not None and context.now_ns() - began_ns > LONG_NS:
                 break
             try:
                 draft, held = _drafted(context, path, piece, request, record_hash, encoder)
             except Exception:
-                if sending is None:
+                if last is None:
                     raise
                 break  # what was made counts; the next upload begins here, and meets the same
             try:
-                if sending is not None:
-                    _note(context, _sent(sending, moved), pieces, moved)  # or nothing follows on it
-                sending = sender.submit(_send, context, path, piece, draft, held, request)
+                while sending and (len(sending) == _SENT_AT_ONCE or sending[0].done()):
+                    _note(context, _pointer(sending.popleft(), moved), pieces, moved)  # or nothing follows on it
+                last = sender.submit(_send, context, path, piece, draft, held, request, last)
+                sending.append(last)
             except BaseException:
                 held.close()
                 raise
-        assert sending is not None, "an upload has one piece at least"
-        _note(context, _sent(sending, moved), pieces, moved)
+        for each in sending:
+            _note(context, _pointer(each, moved), pieces, moved)
     return moved
 
 
@@ -194,10 +214,10 @@ def _note(
     context.tell(UploadedObject(end=pointer.end, bytes=size, stored_bytes=pointer.size))
 
 
-def _sent(sending: Future[StreamObjectPointer], moved: Sequence[StreamObjectPointer]) -> StreamObjectPointer:
+def _pointer(sending: Future[_Sent], moved: Sequence[StreamObjectPointer]) -> StreamObjectPointer:
     """What an object has come to. What is wrong with one is wrong for good only where none before it came to count."""
     try:
-        return sending.result()
+        return sending.result().pointer
     except _OF_OBJECTS as error:
         if not moved:
             raise
@@ -254,13 +274,31 @@ def _local(piece: _Piece, *, keeps_replies: bool) -> Source:
 
 
 def _send(
-    context: Context, path: PartitionPath, piece: _Piece, draft: Draft, held: ExitStack, request: UploadJob
-) -> StreamObjectPointer:
-    """Put an object, have the root name it, and let its memory go, for which the next one may wait."""
+    context: Context,
+    path: PartitionPath,
+    piece: _Piece,
+    draft: Draft,
+    held: ExitStack,
+    request: UploadJob,
+    before: Future[_Sent] | None,
+) -> _Sent:
+    """Put an object, let its memory go, for which the next one may wait, and have the root name it behind `before`."""
     with held:
+        if before is not None and not draft.pointer.records:
+            before.result()  # it has the last time that there is
         stored = put_draft(context, known(context, path).root, draft)
-        commit(context, path, lambda root: _append(root, stored.pointer, piece, request), created=stored.created)
-    return stored.pointer
+    created = stored.created
+    if before is not None:
+        created = _born_again(created, before.result())
+    loaded = commit(context, path, lambda root: _append(root, stored.pointer, piece, request), created=created)
+    return _Sent(stored.pointer, created.born, loaded.root.version)
+
+
+def _born_again(created: Created, before: _Sent) -> Created:
+    """As if an object was begun only now, if nobody but this job has changed the root meanwhile; see `boundary`."""
+    if created.born >= before.born == before.version - 1:
+        return created._replace(born=max(created.born, before.version))
+    return created
 
 
 def _append(root: Root, pointer: StreamObjectPointer, piece: _Piece, request: UploadJob) -> Change:

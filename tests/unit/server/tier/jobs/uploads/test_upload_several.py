@@ -1,17 +1,20 @@
-"""Uploads of a partition that is behind: several objects, one made while the one before is sent, and what may fail."""
+"""Uploads of a partition that is behind: several objects, made while others are sent, and what may fail."""
 
 from __future__ import annotations
 
 import threading
+import time
 from itertools import count
 
 import pytest
 
-from liftpy_bucket.errors import ObjectCorruptError, OvertakenError, StoreUnavailableError
+from liftpy_bucket.errors import ObjectCorruptError, OutcomeUnknownError, OvertakenError, StoreUnavailableError
 from liftpy_bucket.store.memory import MemoryStore
+from liftpy_bucket.upkeep.collecting import Collector
 from liftpy_server.tier.errors import SliceGoneError
 from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.uploads import upload as upload_job
+from support.garbage_kit import Ids
 from support.tier_slices import LogFile
 from support.tier_workers import PATH, Worker, check_whole, root_of
 
@@ -19,18 +22,21 @@ LONG_S = 30.0  # nothing takes as long unless it would last for ever
 
 
 class Store(MemoryStore):
-    """Calls a hook before each object of the stream is written, with its number."""
+    """Calls a hook before each object of the stream is written, with the offset that it begins at, in hundreds."""
 
     def __init__(self):
         super().__init__()
-        self.written = 0
+        self.written = []
         self.before = lambda _number: None
 
     def create(self, key, body, nonce):
-        if "/fragments/" in key:
-            self.written += 1
-            self.before(self.written)
-        return super().create(key, body, nonce)
+        if "/fragments/" not in key:
+            return super().create(key, body, nonce)
+        number = int(key.rsplit("/", 1)[1][:20]) // 100
+        self.before(number)
+        etag = super().create(key, body, nonce)
+        self.written.append(number)
+        return etag
 
 
 @pytest.fixture
@@ -44,6 +50,14 @@ def worker(store):
     worker.claim()
     worker.asked()
     return worker
+
+
+def until(is_so):
+    """Wait for something that another thread brings about."""
+    ends = time.monotonic() + LONG_S
+    while not is_so():
+        assert time.monotonic() < ends
+        time.sleep(0.001)
 
 
 def made(monkeypatch):
@@ -98,13 +112,28 @@ def test_what_sets_hold_in_front_goes_into_the_first(store, log, worker):
     check_whole(store, 200)
 
 
-def test_one_is_made_while_the_one_before_is_sent(store, log, worker, monkeypatch):
+def test_one_is_made_while_the_two_before_are_sent(store, log, worker, monkeypatch):
     begun = made(monkeypatch)
     met = []
-    store.before = lambda number: met.append(number == 3 or begun[number].wait(LONG_S))
+    store.before = lambda _number: met.append(begun[2].wait(LONG_S))
     worker.upload(log, 0, 100, further=[200, 300])
     assert met == [True] * 3
     check_whole(store, 300)
+
+
+def test_no_more_than_two_are_sent_at_once(store, log, worker, monkeypatch):
+    begun = made(monkeypatch)
+    met = []
+
+    def before(number):
+        if number < 2:
+            begun[2].wait(LONG_S)
+            met.append(begun[3].wait(0.2))  # the third one is made, and has to wait
+
+    store.before = before
+    worker.upload(log, 0, 100, further=[200, 300, 400])
+    assert met == [False] * 2
+    check_whole(store, 400)
 
 
 def test_none_is_begun_when_the_upload_has_lasted_for_some_seconds(store, log, worker):
@@ -115,11 +144,44 @@ def test_none_is_begun_when_the_upload_has_lasted_for_some_seconds(store, log, w
     check_whole(store, 400)
 
 
-def test_one_is_sent_only_when_the_one_before_counts(store, log, worker):
-    ends = []
-    store.before = lambda _number: ends.append(root_of(store).end)
+def test_one_that_is_sent_sooner_than_the_one_before_is_named_behind_it(store, log, worker):
+    """Without a look: nobody else has changed the root since it was begun."""
+    store.before = lambda number: number or until(lambda: 1 in store.written)
     worker.upload(log, 0, 100, further=[200, 300])
-    assert ends == [0, 100, 200]
+    assert store.written[:2] == [1, 0]
+    assert [(each.base, each.end) for each in root_of(store).fragments] == [(0, 100), (100, 200), (200, 300)]
+    assert worker.asked() == {"create": 3, "replace": 3}
+    check_whole(store, 300)
+
+
+@pytest.mark.parametrize(("number", "is_answered"), [(1, True), (1, False), (2, True)])
+def test_what_was_collected_before_it_was_named_is_not_named(store, log, worker, number, is_answered):
+    """A collector comes before the first or the second of two objects is named, of which both are in the bucket.
+
+    Or just after the first one was named, while the answer is lost on its way.
+    """
+    replace, replaced = store.replace, count(1)
+
+    def collected(key, body, etag, nonce):
+        if next(replaced) != number:
+            return replace(key, body, etag, nonce)
+        until(lambda: len(store.written) == 2)
+        if is_answered:
+            assert collector.run().deleted == 3 - number
+            return replace(key, body, etag, nonce)
+        replace(key, body, etag, nonce)
+        assert collector.run().deleted == 1
+        raise OutcomeUnknownError("by the test")
+
+    collector = Collector(store, PATH, new_id=Ids("g"), now_ns=lambda: 10**18, grace_ns=0)
+    store.replace = collected
+    with pytest.raises(OvertakenError, match="may have been collected"):
+        worker.upload(log, 0, 100, further=[200])
+    store.replace = replace
+    end = worker.claim()["end"]
+    assert end == (100 * (number - 1) if is_answered else 100)
+    worker.upload(log, end, 300)
+    check_whole(store, 300)
 
 
 def test_memory_for_one_object_is_enough_for_several(store, log):
@@ -132,7 +194,7 @@ def test_memory_for_one_object_is_enough_for_several(store, log):
     check_whole(store, 300)
 
 
-@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_nothing_follows_on_what_could_not_be_sent(store, log, worker, number):
     def fail(now):
         if now == number:
@@ -140,16 +202,15 @@ def test_nothing_follows_on_what_could_not_be_sent(store, log, worker, number):
             raise ObjectCorruptError("ROOT", "by the test")
 
     store.before = fail
-    with pytest.raises(OvertakenError if number > 1 else ObjectCorruptError, match="by the test"):
+    with pytest.raises(OvertakenError if number else ObjectCorruptError, match="by the test"):
         worker.upload(log, 0, 100, further=[200, 300])
-    assert store.written == number
-    assert worker.claim()["end"] == 100 * (number - 1)
+    assert worker.claim()["end"] == 100 * number
     with worker.context.memory.hold(worker.context.memory.bytes_max, lambda: pytest.fail("some memory is not free")):
         pass
-    check_whole(store, 100 * (number - 1))
+    check_whole(store, 100 * number)
 
 
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("number", [0, 1])
 def test_a_store_that_is_away_is_told_as_that(store, log, worker, number):
     def fail(now):
         if now >= number:
@@ -160,7 +221,7 @@ def test_a_store_that_is_away_is_told_as_that(store, log, worker, number):
         worker.upload(log, 0, 100, further=[200])
     store.before = lambda _number: None
     end = worker.claim()["end"]
-    assert end == 100 * (number - 1)
+    assert end == 100 * number
     worker.upload(log, end, 300)
     check_whole(store, 300)
 
