@@ -41,6 +41,10 @@ def _weigh_set(loaded: LoadedSet) -> int:
     return 4 + len(manifest.objects) + len(manifest.pages) + len(manifest.packs)
 
 
+def _to_nobody(_part: Any) -> None:
+    pass
+
+
 class Context:
     """What the jobs of one worker share; any number of threads may use it.
 
@@ -92,13 +96,12 @@ class Context:
 
     def progress(self) -> None:
         """Say that the job of this thread still runs."""
-        self.tell(None)
+        self.teller()(None)
 
-    def tell(self, part: Any) -> None:
-        """Say what the job of this thread has done by now, see `WorkerRequest.part`; None: that it still runs."""
-        tell: Callable[[Any], None] | None = getattr(self._progress, "tell", None)
-        if tell is not None:
-            tell(part)
+    def teller(self) -> Callable[[Any], None]:
+        """Says what the job of this thread has done by now, see `WorkerRequest.part`; any thread may call it."""
+        tell: Callable[[Any], None] = getattr(self._progress, "tell", _to_nobody)
+        return tell
 
     @contextmanager
     def progress_to(self, tell: Callable[[Any], None]) -> Iterator[None]:

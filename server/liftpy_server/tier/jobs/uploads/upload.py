@@ -39,7 +39,7 @@ from liftpy_server.tier.jobs.parts.stream_objects import Draft, drafted, put_dra
 from liftpy_server.tier.requests import UploadedObject, UploadResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Executor, Future
 
     from liftpy_bucket.layout import PartitionPath
@@ -181,7 +181,7 @@ def _move(
     moved: list[StreamObjectPointer] = []
     sending: deque[Future[_Sent]] = deque()
     last: Future[_Sent] | None = None
-    began_ns = context.now_ns()
+    began_ns, tell = context.now_ns(), context.teller()
     with ThreadPoolExecutor(_SENT_AT_ONCE, "send") as sender, ThreadPoolExecutor(1, "encode") as encoder:
         for piece in pieces:
             if last is not None and context.now_ns() - began_ns > LONG_NS:
@@ -193,25 +193,16 @@ def _move(
                     raise
                 break  # what was made counts; the next upload begins here, and meets the same
             try:
-                while sending and (len(sending) == _SENT_AT_ONCE or sending[0].done()):
-                    _note(context, _pointer(sending.popleft(), moved), pieces, moved)  # or nothing follows on it
-                last = sender.submit(_send, context, path, piece, draft, held, request, last)
+                if len(sending) == _SENT_AT_ONCE:
+                    moved.append(_pointer(sending.popleft(), moved))  # or nothing follows on it
+                last = sender.submit(_send, context, path, piece, draft, held, request, last, tell)
                 sending.append(last)
             except BaseException:
                 held.close()
                 raise
         for each in sending:
-            _note(context, _pointer(each, moved), pieces, moved)
+            moved.append(_pointer(each, moved))
     return moved
-
-
-def _note(
-    context: Context, pointer: StreamObjectPointer, pieces: Sequence[_Piece], moved: list[StreamObjectPointer]
-) -> None:
-    """An object counts: the node may drop what is in it before the others are there."""
-    size = pieces[len(moved)].size
-    moved.append(pointer)
-    context.tell(UploadedObject(end=pointer.end, bytes=size, stored_bytes=pointer.size))
 
 
 def _pointer(sending: Future[_Sent], moved: Sequence[StreamObjectPointer]) -> StreamObjectPointer:
@@ -281,8 +272,12 @@ def _send(
     held: ExitStack,
     request: UploadJob,
     before: Future[_Sent] | None,
+    tell: Callable[[UploadedObject], None],
 ) -> _Sent:
-    """Put an object, let its memory go, for which the next one may wait, and have the root name it behind `before`."""
+    """Put an object, let its memory go, for which the next one may wait, and have the root name it behind `before`.
+
+    The node is told at once: it may drop what is in the object before the others are there.
+    """
     with held:
         if before is not None and not draft.pointer.records:
             before.result()  # it has the last time that there is
@@ -291,6 +286,7 @@ def _send(
     if before is not None:
         created = _born_again(created, before.result())
     loaded = commit(context, path, lambda root: _append(root, stored.pointer, piece, request), created=created)
+    tell(UploadedObject(end=piece.end, bytes=piece.size, stored_bytes=stored.pointer.size))
     return _Sent(stored.pointer, created.born, loaded.root.version)
 
 

@@ -105,6 +105,23 @@ def test_each_is_told_when_it_counts(store, log, worker):
     assert sum(each.stored_bytes for each in told) == answer["stored_bytes"]
 
 
+def test_one_is_told_of_while_others_are_made(log, worker, monkeypatch):
+    told, met, calls = [], [], count()
+    taken = upload_job.batches_in
+
+    def batches_in(*arguments):
+        if next(calls) == 1:
+            until(lambda: [part.end for part in told] == [100])
+            met.append(True)
+        return taken(*arguments)
+
+    monkeypatch.setattr(upload_job, "batches_in", batches_in)
+    with worker.context.progress_to(lambda part: part and told.append(part)):
+        worker.upload(log, 0, 100, further=[200])
+    assert met == [True]
+    assert [part.end for part in told] == [100, 200]
+
+
 def test_what_sets_hold_in_front_goes_into_the_first(store, log, worker):
     worker.upload_set([(log, 0, 50, 0)])
     worker.upload(log, 50, 100, further=[200])
