@@ -60,7 +60,7 @@ def talking(context, arguments):
 def in_parts(context, arguments):
     for end in arguments["ends"]:
         context.progress()
-        context.tell(UploadedObject(end=end, bytes=2, stored_bytes=1))
+        context.teller()(UploadedObject(end=end, bytes=2, stored_bytes=1))
     return {}
 
 
