@@ -215,7 +215,7 @@ async def test_a_node_that_hangs_is_shown_and_hides_nothing_else(nats_server, pr
             await client.nats.request("LIFT.API.METADATA", b'{"streams": ["orders"]}', timeout=30)
             await client.nats.request("LIFT.API.STREAM.FIND", b'{"subject": "orders.x"}', timeout=30)
         answers = await asyncio.gather(*(_ask_until_answered(client) for _ in range(4)))
-        assert loop.time() - begun_s < 40
+        assert loop.time() - begun_s < 60  # a third of it where nothing else runs
         for details, _ in answers:
             assert [part.partition for part in details.partitions] == list(range(6))
             for part in details.partitions:
