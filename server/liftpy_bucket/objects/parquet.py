@@ -68,13 +68,11 @@ FOOTER_GUARD_BYTES: Final = 8
 FOOTER_TAIL_BYTES: Final = 8  # length and magic, behind the footer proper
 ROW_GROUPS_KEY: Final = "liftpy.row_groups"
 _ZSTD_LEVEL: Final = 1
-_PAGE_BYTES: Final = 1024 * 1024  # what is compressed together
-_PLAIN_PAGE_BYTES: Final = 256 * 1024  # where values are not: what is copied thrice stays in the processor's cache
+_PAGE_BYTES: Final = 1024 * 1024
 _SAMPLES: Final = 8
 _SAMPLE_BYTES: Final = 16 * 1024
 _WORTH_SAVING: Final = 0.05
 _WITH_STATISTICS: Final = ("stream", "partition", "offset", "timestamp", "timestamp_ns", "subject", "key")
-_CONSTANT: Final = ("stream", "partition", "leader_epoch")  # a dictionary of one value costs less than to compress it
 _WITH_DICTIONARY: Final = ("stream", "partition", "subject", "leader_epoch", "producer_id")
 _ENCODINGS: Final = {
     "offset": "DELTA_BINARY_PACKED",
@@ -145,7 +143,7 @@ class ParquetObject:
 
     def _open(self, *, compresses: bool) -> pq.ParquetWriter:
         names = self._schema.names
-        compressed = [name for name in names if name not in _CONSTANT and (compresses or name != "value")]
+        compressed = [name for name in names if compresses or name != "value"]
         with self._target.passing():
             self._opened = pq.ParquetWriter(
                 self._target.file,
@@ -156,7 +154,7 @@ class ParquetObject:
                 column_encoding={name: encoding for name, encoding in _ENCODINGS.items() if name in names},
                 write_statistics=[name for name in _WITH_STATISTICS if name in names],
                 write_page_checksum=True,  # for who reads single columns of a row group
-                data_page_size=_PAGE_BYTES if compresses else _PLAIN_PAGE_BYTES,
+                data_page_size=_PAGE_BYTES,
                 store_schema=False,  # the types are Parquet's own
             )
         return self._opened

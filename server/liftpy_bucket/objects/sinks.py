@@ -1,6 +1,6 @@
 """What Parquet is written to: memory that Arrow fills by itself, or anything else that takes bytes.
 
-Into memory a row group goes without a call of Python and with one copy less: an eighth of what an upload costs.
+Into memory a row group goes without a call of Python and with one copy less: a tenth of what an upload costs.
 """
 
 from __future__ import annotations

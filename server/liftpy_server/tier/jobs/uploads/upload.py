@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 __all__ = ["upload"]
 
 
-_SENT_AT_ONCE: Final = 2  # each connection to a store has its limit, and where there is one, the store has pauses
+_SENT_AT_ONCE: Final = 2  # a store takes more than comes by one connection
 _OF_OBJECTS: Final = (ObjectCorruptError, ObjectMissingError, BucketVersionError)  # all others have one look anyway
 
 

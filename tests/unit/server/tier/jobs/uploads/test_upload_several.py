@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from itertools import count
 
 import pytest
@@ -28,6 +27,7 @@ class Store(MemoryStore):
         super().__init__()
         self.written = []
         self.before = lambda _number: None
+        self._changed = threading.Condition()
 
     def create(self, key, body, nonce):
         if "/fragments/" not in key:
@@ -35,8 +35,15 @@ class Store(MemoryStore):
         number = int(key.rsplit("/", 1)[1][:20]) // 100
         self.before(number)
         etag = super().create(key, body, nonce)
-        self.written.append(number)
+        with self._changed:
+            self.written.append(number)
+            self._changed.notify_all()
         return etag
+
+    def wait_until(self, is_so):
+        """Wait for something that is so once other objects are there."""
+        with self._changed:
+            assert self._changed.wait_for(is_so, LONG_S)
 
 
 @pytest.fixture
@@ -50,14 +57,6 @@ def worker(store):
     worker.claim()
     worker.asked()
     return worker
-
-
-def until(is_so):
-    """Wait for something that another thread brings about."""
-    ends = time.monotonic() + LONG_S
-    while not is_so():
-        assert time.monotonic() < ends
-        time.sleep(0.001)
 
 
 def made(monkeypatch):
@@ -106,17 +105,22 @@ def test_each_is_told_when_it_counts(store, log, worker):
 
 
 def test_one_is_told_of_while_others_are_made(log, worker, monkeypatch):
-    told, met, calls = [], [], count()
+    told, is_told, met, calls = [], threading.Event(), [], count()
     taken = upload_job.batches_in
 
     def batches_in(*arguments):
         if next(calls) == 1:
-            until(lambda: [part.end for part in told] == [100])
-            met.append(True)
+            met.append(is_told.wait(LONG_S))
         return taken(*arguments)
 
     monkeypatch.setattr(upload_job, "batches_in", batches_in)
-    with worker.context.progress_to(lambda part: part and told.append(part)):
+
+    def tell(part):
+        if part is not None:
+            told.append(part)
+            is_told.set()
+
+    with worker.context.progress_to(tell):
         worker.upload(log, 0, 100, further=[200])
     assert met == [True]
     assert [part.end for part in told] == [100, 200]
@@ -163,7 +167,7 @@ def test_none_is_begun_when_the_upload_has_lasted_for_some_seconds(store, log, w
 
 def test_one_that_is_sent_sooner_than_the_one_before_is_named_behind_it(store, log, worker):
     """Without a look: nobody else has changed the root since it was begun."""
-    store.before = lambda number: number or until(lambda: 1 in store.written)
+    store.before = lambda number: number or store.wait_until(lambda: 1 in store.written)
     worker.upload(log, 0, 100, further=[200, 300])
     assert store.written[:2] == [1, 0]
     assert [(each.base, each.end) for each in root_of(store).fragments] == [(0, 100), (100, 200), (200, 300)]
@@ -182,7 +186,7 @@ def test_what_was_collected_before_it_was_named_is_not_named(store, log, worker,
     def collected(key, body, etag, nonce):
         if next(replaced) != number:
             return replace(key, body, etag, nonce)
-        until(lambda: len(store.written) == 2)
+        store.wait_until(lambda: len(store.written) == 2)
         if is_answered:
             assert collector.run().deleted == 3 - number
             return replace(key, body, etag, nonce)
