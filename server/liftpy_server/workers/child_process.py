@@ -12,9 +12,12 @@ import os
 import signal
 import sys
 from contextlib import suppress
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from liftpy_server.workers.json_lines import LINE_BYTES_MAX
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 __all__ = ["become_child", "end_child", "kill_child", "leave", "start_child"]
 
@@ -24,12 +27,15 @@ _END_TIMEOUT_S: Final = 2.0
 _PR_SET_PDEATHSIG: Final = 1
 
 
-async def start_child(module: str, *arguments: str) -> asyncio.subprocess.Process:
+async def start_child(
+    module: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> asyncio.subprocess.Process:
     """Start `python -m module`, with this process's id as its first argument.
 
     Args:
         module: Calls `become_child` first of all.
         arguments: Further ones.
+        environment: Variables that it has where this process has none of that name.
 
     Raises:
         OSError: the process could not be started.
@@ -39,7 +45,7 @@ async def start_child(module: str, *arguments: str) -> asyncio.subprocess.Proces
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         limit=LINE_BYTES_MAX,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**(environment or {}), **os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
 
 

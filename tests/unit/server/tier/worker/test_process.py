@@ -42,6 +42,24 @@ async def test_nothing_runs_before_the_first_call_nor_after_closing(worker):
     assert (await worker.call(Told("echo")))["pid"] != pid
 
 
+@pytest.mark.parametrize(
+    ("name", "own", "found"), [("upload", None, "60000"), ("upload", "7", "7"), ("read", None, None)]
+)
+async def test_memory_of_arrow_goes_back_after_each_upload_unless_the_environment_says_otherwise(
+    monkeypatch, name, own, found
+):
+    monkeypatch.setattr(process_module, "_MODULE", "support.tier_child")
+    monkeypatch.delenv("MIMALLOC_PURGE_DELAY", raising=False)
+    if own is not None:
+        monkeypatch.setenv("MIMALLOC_PURGE_DELAY", own)
+    worker = TierWorker(SETTINGS, name)
+    try:
+        pid = (await worker.call(Told("echo")))["pid"]
+        assert psutil.Process(pid).environ().get("MIMALLOC_PURGE_DELAY") == found
+    finally:
+        await worker.close()
+
+
 async def test_settings_and_arguments_arrive(worker):
     assert await worker.call(Told("settings")) == SETTINGS
     arguments = {"path": "/d\xe4ta/\udcff/2.log", "slices": [{"position": 2**40}], "nothing": None}
