@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import NamedTuple
 
 from bench.processes import cpu_s
 from bench.rig import finish, resident, spawn
@@ -35,6 +36,7 @@ _MONTH_ROUND_S = 21_600.0
 _INGEST_AGE_S = 10.0  # more than 64 MiB take at a steady rate: size says when, and the rest need not be waited for long
 _WAITING_MAX = 64 << 20  # bytes that may be missing in the bucket when a load counts as done
 _POLL_S = 0.25  # a look costs the node a few milliseconds
+_NEAR_POLL_S = 0.05  # where the end is near
 
 
 def _load(name, **arguments):
@@ -145,12 +147,13 @@ def _ingest(home, plan, size, name, total, **arguments):
             for contestant, node in nodes.items():
                 node.create(f"in{run}", f"in{run}", sync=_RELAXED)
                 figures = _publish(node, f"in{run}", size, total, **arguments)
-                ended, waiting = time.monotonic(), _waiting_bytes(node) if contestant == "liftpy" else 0
+                ended, waiting = time.monotonic(), _in_bucket(node).missing if contestant == "liftpy" else 0
                 count = total // size
-                behind_s = _wait_caught_up(node) if contestant == "liftpy" else 0.0
+                behind_s, stored = _wait_caught_up(node) if contestant == "liftpy" else (0.0, 0)
                 row.add(contestant, count / (count / figures["rate"] + behind_s))
                 silences[contestant] = max(silences[contestant], figures["silence_s"])
                 if contestant == "liftpy":
+                    put_bytes = stored
                     left.add("liftpy", waiting / 2**20)
                     left.note = f"acked in {count / figures['rate']:.2f} s, at most 64 MiB left {behind_s:.2f} s later"
                     node.wait_tiered()
@@ -158,7 +161,7 @@ def _ingest(home, plan, size, name, total, **arguments):
                 node.delete(f"in{run}")
             if not arguments:
                 limit.add("liftpy", row.runs["liftpy"][-1])
-                limit.add(_PUTS, _ingest_limit(bucket, nodes["no bucket"], run, size, total))
+                limit.add(_PUTS, _ingest_limit(bucket, nodes["no bucket"], run, size, total, put_bytes))
         row.note = f"{total >> 20:,} MiB; longest time without an ack: {silences['liftpy']:.2f} s, without a bucket "
         row.note += f"{silences['no bucket']:.2f} s; {asked_text(nodes['liftpy'].requests())}"
         lag.note = f"the last part waits for upload_age_s, {_INGEST_AGE_S:g} s"
@@ -169,13 +172,14 @@ def _ingest(home, plan, size, name, total, **arguments):
     yield lag
 
 
-def _ingest_limit(bucket, node, run, size, total):
+def _ingest_limit(bucket, node, run, size, total, put_bytes):
     """What an uploader that takes nothing of the cores would come to: the store takes as many bytes meanwhile.
 
-    Records per second until all are acknowledged, and all bytes but 64 MiB are in the bucket.
+    Records per second until all are acknowledged, and the bucket has as much as it had of the node's. That is objects
+    of full size, so it is more than all bytes but 64 MiB.
     """
     node.create(f"limit{run}", f"limit{run}", sync=_RELAXED)
-    puts = {"settings": bucket.settings(f"limit{run}"), "total": total - _WAITING_MAX}
+    puts = {"settings": bucket.settings(f"limit{run}"), "total": put_bytes}
     with bucket.in_environment():
         figures = _publish(node, f"limit{run}", size, total, puts=puts)
     node.delete(f"limit{run}")
@@ -184,21 +188,29 @@ def _ingest_limit(bucket, node, run, size, total):
 
 
 def _wait_caught_up(node):
-    """Seconds until no more than 64 MiB are missing in the bucket."""
+    """(Seconds until no more than 64 MiB are missing in the bucket, what it has then)."""
     began = time.monotonic()
-    while _waiting_bytes(node) > _WAITING_MAX:
-        time.sleep(_POLL_S)
-    return time.monotonic() - began
+    while (found := _in_bucket(node)).missing > _WAITING_MAX:
+        time.sleep(_POLL_S if found.missing > 2 * _WAITING_MAX else _NEAR_POLL_S)
+    return time.monotonic() - began, found.stored
 
 
-def _waiting_bytes(node):
-    """What is not in the bucket, by offsets: what the node says of bytes may be half a second old."""
-    total = 0
+class _InBucket(NamedTuple):
+    """Bytes of record batches that are not in the bucket, and bytes that its objects have."""
+
+    missing: int
+    stored: int
+
+
+def _in_bucket(node):
+    """What is missing, by offsets: what the node says of bytes may be half a second old."""
+    missing = stored = 0
     for each in node.tier()["partitions"]:
         local = each["high_watermark"] - each["tiered_end"]
         size = node.info(each["stream"])["bytes"]
-        total += size * local // max(1, each["high_watermark"] - each["start"])
-    return total
+        missing += size * local // max(1, each["high_watermark"] - each["start"])
+        stored += each["stored_bytes"]
+    return _InBucket(missing, stored)
 
 
 def cold(home, plan):
