@@ -122,7 +122,7 @@ def test_names_of_groups(name):
 
 @pytest.mark.parametrize("name", ["", "a\nb", "\0", "a\x7f", "\u200b", "x" * 256, "é" * 128, b"g", None, 7, "\ud800"])
 def test_what_is_no_name_of_a_group(name):
-    with pytest.raises(FrameError, match="utf-8" if name == "\ud800" else "group"):
+    with pytest.raises(FrameError, match="(?i)utf-8" if name == "\ud800" else "group"):
         read(LeaveRequest, [name, "", ""])
 
 
