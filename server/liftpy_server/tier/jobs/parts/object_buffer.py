@@ -1,8 +1,7 @@
 """Memory that an object is written into and sent from, without a copy in between.
 
 To touch fresh memory costs a core about as much as hashing what is put there: the kernel clears every page first. So
-memory is used again for the next object. Between jobs the kernel may take it back, and does so where files fill the
-rest of memory, as they do where much is published.
+memory is used again for the next object. Between jobs the kernel may take it back when memory is short.
 """
 
 from __future__ import annotations
