@@ -74,11 +74,10 @@ def _do(message: dict[str, Any], context: Context, do: Callable[[Context, str, A
 
 
 def _run_and_give_back(context: Context, job: str, arguments: Any) -> Any:
-    """Do a job, and give back what is kept of the memory for it: the next one may be long in coming."""
+    """Do a job, and give back what Arrow keeps of the memory for it: the next one may be long in coming."""
     try:
         return run(context, job, arguments)
     finally:
-        context.buffers.give_back()
         pa.default_memory_pool().release_unused()
 
 

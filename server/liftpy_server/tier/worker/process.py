@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 _MODULE: Final = "liftpy_server.tier.worker.main"
 _ENVIRONMENTS: Final = {"upload": {"MIMALLOC_PURGE_DELAY": "60000"}}
-"""What is free in Arrow's memory goes back after each job, not after a second, ms: a twentieth of what uploads cost."""
+"""In ms: Arrow gives free memory back after each job, not after a second: a twentieth of the CPU of uploads."""
 
 _JOBS_MAX: Final = 8  # twice as many as run at once
 _SILENCE_MAX_S: Final = 300.0  # longer than every attempt at one request together may take

@@ -1,7 +1,7 @@
 """Memory that an object is written into and sent from, without a copy in between.
 
 To touch fresh memory costs a core about as much as hashing what is put there: the kernel clears every page first. So
-memory is used again for the next object. Between jobs the kernel may take it back when memory is short.
+memory is used again for the next object, and meanwhile the kernel may take it back when memory is short.
 """
 
 from __future__ import annotations
@@ -97,12 +97,6 @@ class ObjectBuffers:
         finally:
             self._take_back(buffer.memory)
 
-    def give_back(self) -> None:
-        """Let the kernel have the memory that nobody uses now, if it wants it; for when a job is through."""
-        with self._lock:
-            for memory in self._kept:
-                memory.madvise(mmap.MADV_FREE)
-
     def _written(self, size: int, write: Callable[[ObjectBuffer], T]) -> tuple[ObjectBuffer, T]:
         """Memory that writing has failed in is not used again: who wrote may be there as long as the error is."""
         while True:
@@ -123,6 +117,7 @@ class ObjectBuffers:
             memory.resize(KEPT_BYTES)  # which changes nothing, and refuses while there are views
             with self._lock:
                 if len(self._kept) < self._kept_max:
+                    memory.madvise(mmap.MADV_FREE)
                     self._kept.append(memory)
                     return
         memory.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mmap
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from tempfile import TemporaryFile
 
 import pytest
@@ -83,22 +82,6 @@ def test_the_next_object_is_written_into_the_memory_of_the_last_one_and_shows_no
         assert buffer.memory is memory
         with buffer.body() as body:
             assert bytes(body) == b"the second"
-
-
-@pytest.mark.skipif(not hasattr(mmap, "MADV_FREE"), reason="memory is not kept here")
-def test_memory_that_is_kept_goes_back_when_it_is_told_to_and_not_before():
-    def lazily_free_kib():
-        content = Path("/proc/self/smaps").read_text()
-        return sum(int(line.split()[1]) for line in content.splitlines() if line.startswith("LazyFree:"))
-
-    buffers, before = ObjectBuffers(), lazily_free_kib()
-    with buffers.filled(1, kept_by([bytes(8 * MIB)])):
-        buffers.give_back()  # of another job
-    assert lazily_free_kib() <= before
-    buffers.give_back()
-    assert lazily_free_kib() >= before + 8 * 1024
-    with buffers.filled(1, kept_by([b"the next one"])) as (buffer, _), buffer.body() as body:
-        assert bytes(body) == b"the next one"
 
 
 def test_objects_at_the_same_time_have_memory_of_their_own_and_little_of_it_is_kept():
