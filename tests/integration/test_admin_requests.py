@@ -253,8 +253,8 @@ async def test_a_node_alone_has_nowhere_to_move_anything(lift, name):
     await lift.delete_stream(name)
 
 
-@pytest.mark.parametrize("subject", ["a.*", "a.>", "", "a..b", "a b", "x" * 4_097])
-async def test_find_needs_a_literal_subject(lift, subject):
+@pytest.mark.parametrize("subject", ["a.>.b", "", "a..b", "a b", "x" * 4_097])
+async def test_find_needs_a_subject(lift, subject):
     assert (await error_of(lift, "STREAM.FIND", {"subject": subject}))["err_code"] == ErrorCode.INVALID_REQUEST
 
 

@@ -89,7 +89,17 @@ async def test_find(lift, name):
     answer = json.loads(
         (await lift.nats.request("LIFT.API.STREAM.FIND", b'{"subject": "%b.a.b"}' % name.encode())).data
     )
-    assert answer["streams"][1] == {"name": f"{name}-2", "acks": "off"}
+    assert answer["streams"][1] == {"name": f"{name}-2", "acks": "off", "subject": f"{name}.*.b"}
+
+
+async def test_find_of_a_pattern(lift, name):
+    await lift.create_stream(f"{name}-1", subject=f"{name}.a.>")
+    await lift.create_stream(f"{name}-2", subject=f"{name}.*.b")
+    assert await lift.find_streams(f"{name}.>") == [f"{name}-1", f"{name}-2"]
+    assert await lift.find_streams(f"{name}.*.b") == [f"{name}-1", f"{name}-2"]
+    assert await lift.find_streams(f"{name}.*.c") == [f"{name}-1"]
+    assert await lift.find_streams(f"{name}.c.*") == [f"{name}-2"]
+    assert await lift.find_streams(f"{name}.*") == []
 
 
 async def test_metadata_of_some_streams(lift, name):

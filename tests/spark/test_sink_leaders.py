@@ -13,6 +13,9 @@ import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 import liftpy
+from liftpy_client.connection.cluster import Cluster
+from liftpy_client.errors import AdminError
+from liftpy_envelope.errors import ErrorCode
 from liftpy_spark.connections import bucket
 from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.link import StreamTarget
@@ -83,6 +86,57 @@ def test_the_driver_neither_reads_nor_publishes_rows(system):
     assert numbers(system.lift, stream) == once()
 
 
+def test_leaders_read_rows_with_subjects_of_their_own(system):
+    stream = "leaderssubjects"
+    system.lift.create_stream(stream, subject=f"{stream}.>", partitions=2)
+    plan = plan_of(system.options, stream, [*SCHEMA, StructField("subject", StringType())])
+    batch = batch_of(plan)
+    rows = staged(plan, batch, subject=[f"{stream}.{number % 3}" for number in range(COUNT)])
+    with driver_does_not_publish():
+        commit_rows(plan, rows)
+    assert numbers(system.lift, stream) == once()
+    found = system.lift.to_arrow(stream).select(["value", "subject"]).to_pylist()
+    subjects = {int(row["value"][:6]): row["subject"] for row in found}
+    assert subjects == {number: f"{stream}.{number % 3}" for number in range(COUNT)}
+
+
+def test_who_goes_on_with_a_batch_knows_the_subjects_of_what_is_staged(system):
+    stream = "leadersgoon"
+    system.lift.create_stream(stream, subject=f"{stream}.>", partitions=2)
+    plan = plan_of(system.options, stream, [*SCHEMA, StructField("subject", StringType())])
+    batch = batch_of(plan)
+    columns = {"subject": [f"{stream}.{number % 3}" for number in range(COUNT)]}
+    with (
+        mock.patch.object(StreamTarget, "refer", side_effect=RuntimeError("the driver dies")),
+        pytest.raises(RuntimeError, match="the driver dies"),
+    ):
+        commit_rows(plan, staged(plan, batch, **columns))
+    with driver_does_not_publish():
+        commit_rows(plan, staged(plan, batch, **columns))
+    assert numbers(system.lift, stream) == once()
+
+
+def test_the_driver_publishes_the_subjects_alone_that_other_streams_store(system):
+    stream = "leadersshared"
+    system.lift.create_stream(stream, subject=f"{stream}.>")
+    system.lift.create_stream(f"{stream}too", subject=f"{stream}.1")
+    plan = plan_of(system.options, stream, [*SCHEMA, StructField("subject", StringType())])
+    rows = staged(plan, batch_of(plan), subject=[f"{stream}.{number % 3}" for number in range(COUNT)])
+    published, publish = Counter(), StreamTarget.publish
+
+    async def note(self, chunk, *arguments):
+        published[chunk.subject] += chunk.records.num_rows
+        return await publish(self, chunk, *arguments)
+
+    with mock.patch.object(StreamTarget, "publish", note):
+        commit_rows(plan, rows)
+    assert numbers(system.lift, stream) == once()
+    ones = [number for number in range(COUNT) if number % 3 == 1]
+    assert numbers(system.lift, f"{stream}too") == Counter(ones)
+    assert published == {f"{stream}.1": len(ones)}
+    system.lift.delete_stream(f"{stream}too")
+
+
 def test_leaders_read_from_the_directory_that_they_were_told(tmp_path, s3):
     directory = tmp_path / "staging"
     directory.mkdir()
@@ -96,24 +150,33 @@ def test_leaders_read_from_the_directory_that_they_were_told(tmp_path, s3):
     assert [each.name.startswith("liftpy-staging-") for each in directory.iterdir()] == [True]
 
 
-@pytest.mark.parametrize("why", ["told to", "column subject", "another stream", "directory"])
+def test_the_driver_publishes_where_an_older_node_does_not_tell_which_other_streams_there_are(system, caplog):
+    stream = "leadersolder"
+    system.lift.create_stream(stream, subject=f"{stream}.>")
+    plan = plan_of(system.options | {"subject": f"{stream}.x"}, stream)
+    refusal = AdminError(ErrorCode.INVALID_REQUEST, f"subject: {stream}.> is a wildcard")
+    with mock.patch.object(Cluster, "overlapping", side_effect=refusal), leaders_are_not_asked():
+        commit_rows(plan, staged(plan, batch_of(plan)))
+    assert numbers(system.lift, stream) == once()
+    (told,) = [record.message for record in caplog.records if "is a wildcard" in record.message]
+    assert f"what is staged for {stream}: which other streams store '{stream}.>' is not told: subject: " in told
+
+
+@pytest.mark.parametrize("why", ["told to", "another stream", "directory"])
 def test_the_driver_publishes_what_leaders_are_not_to_read(system, why, tmp_path):
     stream = f"leaders{why.replace(' ', '')}"
     subject = f"{stream}.x"
     system.lift.create_stream(stream, subject=f"{stream}.>")
-    options, schema, columns = system.options | {"subject": subject}, SCHEMA, {}
+    options = system.options | {"subject": subject}
     if why == "told to":
         options |= {"stagedReader": "driver"}
-    elif why == "column subject":
-        schema = [*SCHEMA, StructField("subject", StringType())]
-        columns = {"subject": [f"{stream}.{number % 2}" for number in range(COUNT)]}
     elif why == "directory":  # which the node was not told
         options |= {"stagingDirectory": str(tmp_path)}
     else:
         system.lift.create_stream(f"{stream}too", subject=f"{stream}.*")
-    plan = plan_of(options, stream, schema)
+    plan = plan_of(options, stream)
     with nullcontext() if why == "directory" else leaders_are_not_asked():
-        commit_rows(plan, staged(plan, batch_of(plan), **columns))
+        commit_rows(plan, staged(plan, batch_of(plan)))
     assert numbers(system.lift, stream) == once()
     if why == "another stream":
         assert numbers(system.lift, f"{stream}too") == once()

@@ -248,8 +248,11 @@ class Target:
         self.world.done(number)
         return place
 
-    def refers(self, section):
+    def suits(self, section):
         return self.world.leaders_read
+
+    async def refers(self, section, chunk):
+        return self.suits(section)
 
     async def refer(self, section, directory, chunk, producer_id, sequence):
         self.world.references += 1

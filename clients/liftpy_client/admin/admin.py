@@ -132,7 +132,7 @@ class Admin:
         return StreamDetails.from_answer(answer["stream"], answer.get("warnings"))
 
     async def find_streams(self, subject: str) -> list[str]:
-        """Names of the streams that store a subject: those that ack replies each send an ack."""
+        """Names of the streams that store a subject, or any of a pattern: those that ack replies each send an ack."""
         answer = await self._read("STREAM.FIND", {"subject": subject})
         return [stream["name"] for stream in answer["streams"]]
 

@@ -278,6 +278,16 @@ class Cluster:
             await self.refresh(missing)
         return [self._streams[name] for name in names if name in self._streams]
 
+    async def overlapping(self, pattern: str) -> dict[str, str]:
+        """The streams that store any subject of a pattern, and what each of them stores.
+
+        Raises:
+            AdminError: an older node is asked for more than one subject.
+            NodeUnavailableError: nobody answers.
+        """
+        found = await self.request("STREAM.FIND", {"subject": pattern})
+        return {stream["name"]: stream.get("subject", pattern) for stream in found["streams"]}
+
     def forget(self, name: str) -> None:
         """Ask about a stream again when it is needed: it was changed."""
         self._streams.pop(name, None)

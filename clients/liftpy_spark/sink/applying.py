@@ -151,7 +151,7 @@ class _Share:
             while loads:
                 load = loads.popleft()
                 for each in (load, *islice(loads, 1)):  # the next one is on its way while this one is published
-                    if not self._target.refers(each.section):
+                    if not self._target.suits(each.section):
                         each.begin()
                 for chunk in range(load.section.chunks):
                     if load.first_chunk + chunk in self._there:
@@ -202,7 +202,7 @@ class _Share:
     async def _publish(self, load: _Load, chunk: int) -> None:
         number = load.first_chunk + chunk
         place, look = None, 0
-        if self._target.refers(load.section):
+        if await self._target.refers(load.section, chunk):
             if not await self._is_missing(number):
                 return
             directory = self._decision.directory

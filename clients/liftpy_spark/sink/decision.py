@@ -10,6 +10,9 @@ What tasks staged may be in a directory instead (`liftpy_spark.sink.directory`),
 published from there, whatever the options of a later execution say. Such a decision has version 3, so that a liftpy
 that would look for it in the bucket refuses it.
 
+It also tells the subjects of chunks, as leaders read chunks by messages on their subjects. A liftpy that does not know
+of that publishes them by itself, as it does where there are too many to be told.
+
 A re-execution of the batch uses what the decision names, and ignores what it staged anew. Chunks are numbered by
 partition in the order of the sections, so what a producer's sequence means follows from the decision alone.
 """
@@ -20,14 +23,16 @@ import json
 import re
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from liftpy_bucket.errors import StagingDamagedError
 from liftpy_bucket.staging.directory import check_path
-from liftpy_bucket.staging.section import STAGING, Section, is_staged_key
+from liftpy_bucket.staging.section import STAGING, SUBJECTS_MAX, Section, is_staged_key
+from liftpy_envelope.limits import SUBJECT_BYTES_MAX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["COMMITS", "SINGLE", "Decision", "Numbered", "SinkBatch"]
 
@@ -38,6 +43,7 @@ _VERSION: Final = 2
 _DIRECTORY_VERSION: Final = 3
 _READABLE: Final = (_VERSION, _DIRECTORY_VERSION)
 _PRODUCER_ID_BYTES: Final = 16
+_SUBJECTS_BYTES_MAX: Final = 4 * 1024 * 1024  # of a decision, which is read at once
 _CONTENTS: Final = "rows_sum"  # "contents" was a sum of another kind, and is not compared
 
 
@@ -158,8 +164,12 @@ class Decision:
             "batch": self.batch.number,
             "ends": self.ends,
             "objects": keys,
-            "sections": [[places[section.key], *section[1:]] for section in self.sections],
+            "sections": [
+                [places[each.key], each.partition, each.start, each.length, each.rows, each.chunks, each.crc]
+                for each in self.sections
+            ],
         }
+        document |= _encode_subjects(self.sections)
         if self.contents is not None:
             document[_CONTENTS] = f"{self.contents:016x}"
         if self.directory is not None:
@@ -182,7 +192,8 @@ class Decision:
                     f"{_READABLE[0]} and {_READABLE[-1]}: use the one that wrote it, or a newer one"
                 )
             keys = document["objects"]
-            sections = tuple(Section(keys[place], *_integers(rest)) for place, *rest in document["sections"])
+            sections = [Section(keys[place], *_numbers_of(rest)) for place, *rest in document["sections"]]
+            sections = _with_subjects(sections, document)
             found = (document["uuid"], document["application"], document["batch"])
             ends = tuple(_integers(document["ends"]))
             contents = None if document.get(_CONTENTS) is None else int(document[_CONTENTS], 16)
@@ -195,7 +206,39 @@ class Decision:
             raise StagingDamagedError(f"{batch}: its decision {batch.decision_key} is that of another batch: {found}")
         if any(not 0 <= section.partition < len(ends) for section in sections):
             raise StagingDamagedError(f"{batch}: its decision {batch.decision_key} names partitions that have no end")
-        return cls(batch=batch, ends=ends, sections=sections, contents=contents, directory=directory)
+        return cls(batch=batch, ends=ends, sections=tuple(sections), contents=contents, directory=directory)
+
+
+def _encode_subjects(sections: Sequence[Section]) -> dict[str, Any]:
+    """What a document says of the subjects of chunks; nothing where that is too long.
+
+    There are all names, and for each section which of them how many of its chunks have, in their order.
+    """
+    names = sorted({subject for section in sections for subject in section.subjects})
+    places = {name: place for place, name in enumerate(names)}
+    told = [
+        [number for name, chunks in groupby(section.subjects) for number in (places[name], len(list(chunks)))]
+        for section in sections
+    ]
+    subjects = {"subjects": names, "subjects_of_sections": told}
+    return subjects if len(json.dumps(subjects)) <= _SUBJECTS_BYTES_MAX else {}
+
+
+def _with_subjects(sections: Sequence[Section], document: Mapping[str, Any]) -> list[Section]:
+    """The sections with the subjects of their chunks, as far as a document tells them."""
+    if "subjects" not in document:
+        return list(sections)
+    names = document["subjects"]
+    if any(type(name) is not str or len(name.encode()) > SUBJECT_BYTES_MAX for name in names):
+        raise ValueError(f"{names!r:.200} are no subjects")
+    found = []
+    for section, told in zip(sections, document["subjects_of_sections"], strict=True):
+        numbers = _integers(told)
+        runs = list(zip(numbers[::2], numbers[1::2], strict=True))
+        if runs and not sum(count for _, count in runs) == section.chunks <= SUBJECTS_MAX:
+            raise ValueError(f"subjects of {told!r:.200} chunks are told, and there are {section.chunks}")
+        found.append(section._replace(subjects=tuple(names[place] for place, count in runs for _ in range(count))))
+    return found
 
 
 def _directory(batch: SinkBatch, directory: str, keys: list[str]) -> str:
@@ -206,6 +249,12 @@ def _directory(batch: SinkBatch, directory: str, keys: list[str]) -> str:
     if foreign:
         raise ValueError(f"{foreign[0]!r:.200} is no file that tasks stage for this batch")
     return directory
+
+
+def _numbers_of(section: Iterable[Any]) -> tuple[int, int, int, int, int, int]:
+    """What a document says of a section, behind its object."""
+    partition, start, length, rows, chunks, crc = _integers(section)
+    return partition, start, length, rows, chunks, crc
 
 
 def _integers(numbers: Iterable[Any]) -> list[int]:

@@ -20,7 +20,7 @@ from liftpy_client.consumer.fetcher import Fetcher
 from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.consumer.prefetch import PrefetchBuffer
 from liftpy_client.consumer.start_finder import StartFinder
-from liftpy_client.errors import NodeUnavailableError, OffsetLostError, StreamGoneError, UnreachableError
+from liftpy_client.errors import AdminError, NodeUnavailableError, OffsetLostError, StreamGoneError, UnreachableError
 from liftpy_client.publisher.ack_inbox import AckInbox
 from liftpy_client.publisher.delivery import BatchDelivery
 from liftpy_client.publisher.options import PublisherOptions
@@ -29,6 +29,7 @@ from liftpy_client.publisher.resender import Resender
 from liftpy_client.publisher.routes import find_route
 from liftpy_client.sync.background import BackgroundLoop
 from liftpy_envelope.stream_config import AckMode
+from liftpy_envelope.subject import matches
 from liftpy_spark.connections import nats_failure
 from liftpy_spark.sink.bucket_look import look_in_bucket
 from liftpy_spark.sink.log_scan import LogScan
@@ -94,12 +95,16 @@ class SinkLink:
         window_s: float,
         ack_policy: AckPolicy | None,
         store: ObjectStore | None = None,
-        subject: str | None = None,
+        *,
+        leaders_read: bool = False,
     ) -> StreamTarget:
         """A stream to write to; see `StreamTarget`."""
 
         def make() -> StreamTarget:
-            return StreamTarget(self._lift, self._options, stream, uuid, window_s, ack_policy, store, subject)
+            options = self._options
+            return StreamTarget(
+                self._lift, options, stream, uuid, window_s, ack_policy, store, leaders_read=leaders_read
+            )
 
         return self._loop.call(make)
 
@@ -154,7 +159,7 @@ class StreamTarget(Target):
         window_s: Time for which the stream's nodes know ids, seconds.
         ack_policy: When a chunk counts as published; None leaves it to the stream.
         store: The bucket of the nodes; None where nobody looks for chunks, or only in logs.
-        subject: Subject of all rows that leaders are to read from where they are staged; None has them read none.
+        leaders_read: Whether leaders are to read rows from where they are staged.
     """
 
     def __init__(
@@ -166,7 +171,8 @@ class StreamTarget(Target):
         window_s: float,
         ack_policy: AckPolicy | None,
         store: ObjectStore | None = None,
-        subject: str | None = None,
+        *,
+        leaders_read: bool = False,
     ) -> None:
         self.look_age_max_s = window_s * _SHARE_OF_WINDOW
         self.settle_s = _SETTLE_S
@@ -181,9 +187,8 @@ class StreamTarget(Target):
             delivery_timeout_s=min(self.look_age_max_s, _DELIVERY_S_MAX) if window_s else _DELIVERY_S_MAX,
             ack_policy=ack_policy,
         )
-        self._referring = Referring(self._resender, self._options, stream)
-        self._subject = subject
-        self._is_alone: bool | None = None  # the stream with this subject; None until somebody asked
+        self._referring = Referring(self._resender, self._options, stream, is_on=leaders_read)
+        self._others: list[str] | None = None  # what other streams store of it; None until somebody asked
         self._asking = asyncio.Lock()
         self._routes: dict[str, Route] = {}
         self._epochs: dict[int, int] = {}  # of the leaders that were asked for the ends
@@ -229,25 +234,38 @@ class StreamTarget(Target):
             self._routes[subject] = route
         return route
 
-    def refers(self, section: Section) -> bool:
+    def suits(self, section: Section) -> bool:
         """See `Target`."""
-        return self._subject is not None and self._referring.suits(section)
+        return self._referring.suits(section)
+
+    async def refers(self, section: Section, chunk: int) -> bool:
+        """See `Target`."""
+        if not self.suits(section):
+            return False
+        subject = section.subjects[chunk]
+        config = (await self._route(subject)).config
+        if config.acks is not AckMode.REPLY or config.keep_replies:
+            return False  # an older node could not say that it does not know such messages
+        others = await self._other_patterns(config.subject)
+        return self.suits(section) and not any(matches(other, subject) for other in others)
+
+    async def _other_patterns(self, pattern: str) -> list[str]:
+        """What other streams store of the subjects of this one: they would not get what its leaders read."""
+        async with self._asking:
+            if self._others is None:
+                try:
+                    streams = await self._session.cluster.overlapping(pattern)
+                except AdminError as error:  # an older node, or more streams than an answer has room for
+                    self._referring.give_up(f"which other streams store {pattern!r} is not told: {error}")
+                    streams = {}
+                self._others = [other for name, other in streams.items() if name != self._stream]
+            return self._others
 
     async def refer(
         self, section: Section, directory: str | None, chunk: int, producer_id: bytes, sequence: int
     ) -> ChunkRange | None:
         """See `Target`."""
-        assert self._subject is not None, "it refers to nothing without one"
-        async with self._asking:
-            if self._is_alone is None:
-                self._is_alone = len(await self._session.cluster.storing(self._subject, fresh=True)) == 1
-                self._referring.is_on &= self._is_alone  # another stream would not get the rows
-        if not self._is_alone:
-            return None
-        route = await self._route(self._subject)
-        if route.config.acks is not AckMode.REPLY or route.config.keep_replies:
-            self._referring.is_on = False  # an older node could not say that it does not know such messages
-            return None
+        route = await self._route(section.subjects[chunk])
         ack = await self._referring.deliver(route, section, directory, chunk, producer_id, sequence)
         return None if ack is None else ChunkRange(ack.offset + 1 - ack.count, ack.offset + 1, ack.epoch)
 

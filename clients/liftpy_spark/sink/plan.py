@@ -40,7 +40,6 @@ class SinkPlan:
         uuid: UUID of the stream, in hexadecimal.
         window_s: Time for which nodes know the ids of the stream's batches, seconds; 0 where they keep none.
         layout: What rows are laid out by.
-        referred_subject: Subject of all rows, where leaders are to read them from the bucket; None where they are not.
         marker: Name by which tasks know the directory that rows are staged in; "" where that is the bucket.
         driver: The machine of the driver, for messages.
     """
@@ -49,7 +48,6 @@ class SinkPlan:
     uuid: str
     window_s: float
     layout: Layout
-    referred_subject: str | None = None
     marker: str = ""
     driver: str = ""
 
@@ -94,7 +92,6 @@ def make_plan(options: SinkOptions, schema: StructType, *, overwrite: bool) -> S
         uuid=details.uuid,
         window_s=window_s,
         layout=layout,
-        referred_subject=layout.subject if options.leaders_read and "subject" not in columns else None,
         marker=marker,
         driver=socket.gethostname(),
     )

@@ -47,20 +47,21 @@ class Referring:
         resender: Sends messages.
         options: Options of the publisher.
         stream: Name of the stream.
+        is_on: Whether leaders are to read anything.
 
     Attributes:
         is_on: Leaders read what they are told, as far as is known.
     """
 
-    def __init__(self, resender: Resender, options: PublisherOptions, stream: str) -> None:
-        self.is_on = True
+    def __init__(self, resender: Resender, options: PublisherOptions, stream: str, *, is_on: bool) -> None:
+        self.is_on = is_on
         self._resender = resender
         self._options = options
         self._stream = stream
 
     def suits(self, section: Section) -> bool:
-        """Whether a leader is to read a section."""
-        return self.is_on and _SECTION_BYTES_MIN <= section.length <= SECTION_BYTES_MAX
+        """Whether a leader is to read a section, whose chunks it gets by messages on their subjects."""
+        return self.is_on and bool(section.subjects) and _SECTION_BYTES_MIN <= section.length <= SECTION_BYTES_MAX
 
     async def deliver(
         self, route: Route, section: Section, directory: str | None, chunk: int, producer_id: bytes, sequence: int
@@ -82,15 +83,21 @@ class Referring:
         except PublishRefusedError as error:
             if error.code not in _UNREAD:
                 raise
-            self._give_up(error, logging.INFO if error.code is AckErrorCode.UNSUPPORTED else logging.WARNING)
+            level = logging.INFO if error.code is AckErrorCode.UNSUPPORTED else logging.WARNING
+            self.give_up(f"a leader does not read it: {error}", level)
         except PublishTimeoutError as error:
-            self._give_up(error, logging.WARNING)
+            self.give_up(f"a leader does not read it: {error}")
         return None
 
-    def _give_up(self, error: Exception, level: int) -> None:
+    def give_up(self, reason: str, level: int = logging.WARNING) -> None:
+        """Leave the rest of the batch to the driver.
+
+        Args:
+            reason: Reason, which is logged the first time.
+            level: Level that it is logged with.
+        """
         if self.is_on:
-            text = "the driver publishes what is staged for %s, as a leader does not read it: %s"
-            logger.log(level, text, self._stream, error)
+            logger.log(level, "the driver publishes what is staged for %s: %s", self._stream, reason)
         self.is_on = False
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import google_crc32c
 
 from liftpy_bucket.errors import ObjectMissingError
-from liftpy_bucket.staging.section import STAGING, Section
+from liftpy_bucket.staging.section import STAGING, SUBJECTS_MAX, Section
 from liftpy_bucket.staging.section_format import encode_section
 from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.directory import DirectoryPlace
@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 _DELETE_AT_ONCE: Final = 1_000
+_TOLD_CHUNK_BYTES_MIN: Final = 4 * 1024  # on average; the message that says where a chunk is has some hundred bytes
 _NAMES_IN_KEY: Final = 6  # spark, staging, uuid, application, batch, object
 
 
@@ -71,22 +72,25 @@ def stage(place: StagingPlace, key: str, chunks: Iterable[RowChunk], nonce: str)
         start = 0
         for partition, share in groupby(chunks, lambda chunk: chunk.partition):
             length, crc = 0, 0
-            rows: list[int] = []
-            for part in encode_section(_counted(share, rows)):
+            taken: list[tuple[int, str]] = []
+            for part in encode_section(_noted(share, taken)):
                 length += len(part)
                 crc = google_crc32c.extend(crc, part)
                 yield part
-            sections.append(Section(key, partition, start, length, sum(rows), len(rows), crc))
+            rows, count = sum(rows for rows, _ in taken), len(taken)
+            is_told = length >= _TOLD_CHUNK_BYTES_MIN * count and count <= SUBJECTS_MAX
+            subjects = tuple(subject for _, subject in taken) if is_told else ()
+            sections.append(Section(key, partition, start, length, rows, count, crc, subjects))
             start += length
 
     place.create(key, encoded(), nonce)
     return sections
 
 
-def _counted(chunks: Iterable[RowChunk], rows: list[int]) -> Iterator[RowChunk]:
-    """The chunks, while it is noted how many rows each of them has."""
+def _noted(chunks: Iterable[RowChunk], taken: list[tuple[int, str]]) -> Iterator[RowChunk]:
+    """The chunks, while it is noted how many rows each of them has, and under which subject."""
     for chunk in chunks:
-        rows.append(chunk.records.num_rows)
+        taken.append((chunk.records.num_rows, chunk.subject))
         yield chunk
 
 

@@ -76,8 +76,19 @@ class Target(Protocol):
             LiftError: it was refused, or not acknowledged in time: then it may be there or not.
         """
 
-    def refers(self, section: Section) -> bool:
-        """Whether the leader of its partition is to read a section by itself."""
+    def suits(self, section: Section) -> bool:
+        """Whether the leader of its partition is to read a section by itself, as far as is known without asking."""
+
+    async def refers(self, section: Section, chunk: int) -> bool:
+        """Whether the leader of its partition is to read a chunk by itself.
+
+        Args:
+            section: Section that has the chunk.
+            chunk: Number of the chunk in it.
+
+        Raises:
+            LiftError: nobody says who stores its subject.
+        """
 
     async def refer(
         self, section: Section, directory: str | None, chunk: int, producer_id: bytes, sequence: int
@@ -85,7 +96,7 @@ class Target(Protocol):
         """Have the leader read a chunk from where it is staged, and wait until it is committed.
 
         Args:
-            section: Section that has the chunk.
+            section: Section that has the chunk, which `refers` was asked for.
             directory: Directory that has the section; None where that is in the bucket.
             chunk: Number of the chunk in it.
             producer_id: As for `publish`.

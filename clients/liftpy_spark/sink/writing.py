@@ -143,7 +143,9 @@ def commit_rows(plan: SinkPlan, messages: Iterable[WriterCommitMessage | None]) 
         return
     place, nonce = place_of(store, plan.options.staging_directory), uuid4().hex
     with open_link(plan.options.connection) as link:
-        target = link.target(batch.stream, batch.uuid, plan.window_s, AckPolicy.ALL, store, plan.referred_subject)
+        target = link.target(
+            batch.stream, batch.uuid, plan.window_s, AckPolicy.ALL, store, leaders_read=plan.options.leaders_read
+        )
         link.run(commit(batch, staged, store, place, target, nonce, strict=plan.options.fail_on_mismatch))
     if batch.is_single:
         store.delete([batch.decision_key])  # nobody can name it again

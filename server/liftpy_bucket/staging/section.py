@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SECTION_BYTES_MAX", "STAGING", "RowChunk", "Section", "is_staged_key"]
+__all__ = ["SECTION_BYTES_MAX", "STAGING", "SUBJECTS_MAX", "RowChunk", "Section", "is_staged_key"]
 
 STAGING: Final = "spark/staging/"
 SECTION_BYTES_MAX: Final = 64 * 1024 * 1024
 """How large a section may be that a leader reads."""
+SUBJECTS_MAX: Final = 16 * 1024
+"""Of how many chunks a section tells the subjects."""
 _KEY: Final = re.compile(
     rf"{STAGING}[0-9a-f]{{32}}/[A-Za-z0-9][A-Za-z0-9_.-]{{0,127}}/[0-9]{{20}}/[0-9]{{5,10}}-[0-9a-f]{{32}}\.arrows"
 )
@@ -46,6 +48,7 @@ class Section(NamedTuple):
         rows: How many records it has.
         chunks: Number of chunks in it.
         crc: CRC-32C of its bytes.
+        subjects: Subject of each chunk; () where that is not told, as chunks are small or a decision is old.
     """
 
     key: str
@@ -55,3 +58,4 @@ class Section(NamedTuple):
     rows: int
     chunks: int
     crc: int
+    subjects: tuple[str, ...] = ()

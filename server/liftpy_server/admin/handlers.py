@@ -11,7 +11,7 @@ from uuid import uuid4
 from liftpy_envelope.errors import ErrorCode
 from liftpy_envelope.settings import parse_settings
 from liftpy_envelope.stream_config import AckMode, StreamConfig
-from liftpy_envelope.subject import check_literal, is_literal, matches
+from liftpy_envelope.subject import check_pattern, is_literal, overlaps
 from liftpy_server.admin.gather import Gatherer
 from liftpy_server.admin.info import cluster_info
 from liftpy_server.admin.internal import check_changed, check_created, check_owned
@@ -260,18 +260,24 @@ class Handlers:
         return {"stream": await self._shown(request.name), "log_starts": starts}
 
     async def find(self, body: Body) -> Body:
-        """The streams that store a subject: a publisher gets an ack of each of them that acks replies."""
-        subject = check_literal(parse_settings(FindRequest, body).subject)
+        """The streams that store a subject: a publisher gets an ack of each of them that acks replies.
+
+        Of a pattern, those that store any subject of it.
+        """
+        subject = check_pattern(parse_settings(FindRequest, body).subject)
         found = _storing(self._node.metadata.state, subject) or _storing(await self._newest(), subject)
         return {
             "subject": subject,
-            "streams": [{"name": stream.name, "acks": stream.config.acks.value} for stream in found],
+            "streams": [
+                {"name": stream.name, "acks": stream.config.acks.value, "subject": stream.config.subject}
+                for stream in found
+            ],
         }
 
 
 def _storing(state: MetadataState, subject: str) -> list[StreamInfo]:
     streams = [stream for stream in state.streams.values() if not stream.config.is_internal]
-    return [stream for stream in streams if matches(stream.config.subject, subject)]
+    return [stream for stream in streams if overlaps(stream.config.subject, subject)]
 
 
 def _warnings(config: StreamConfig) -> list[str]:

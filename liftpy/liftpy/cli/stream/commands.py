@@ -245,10 +245,10 @@ def state(ctx: typer.Context, name: Name, as_json: JsonFlag = False) -> None:
 @app.command("find")
 def find(
     ctx: typer.Context,
-    subject: Annotated[str, typer.Argument(help="A literal subject.", show_default=False)],
+    subject: Annotated[str, typer.Argument(help="A subject, wildcards allowed.", show_default=False)],
     as_json: JsonFlag = False,
 ) -> None:
-    """List the streams that store a subject."""
+    """List the streams that store a subject, or any of a pattern."""
 
     async def work() -> None:
         async with open_admin(ctx) as lift:

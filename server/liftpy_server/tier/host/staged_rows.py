@@ -48,6 +48,7 @@ logger = logging.getLogger(__name__)
 
 _SECTIONS_MAX: Final = 3  # at a time: what reads the bucket does one job more
 _WAITING_MAX: Final = 4_096  # messages
+_APPENDED_BYTES: Final = 4 * 1024 * 1024  # at once, and the batch that goes beyond
 _IDLE_S: Final = 2.0
 _WAIT_S_MAX: Final = 30.0
 _SHARE_OF_WINDOW: Final = 0.1  # of the time for which ids are known; publishers leave as much of it
@@ -192,11 +193,7 @@ class StagedRows(StagedReader):
     async def _append_all(self, batches: tuple[StagedBatch, ...], file: File, section: _Section) -> None:
         while True:
             while section.waiting:
-                waiting = section.waiting.pop(next(iter(section.waiting)))
-                self._waiting -= 1
-                await self._append(waiting, batches, file)
-                assert waiting.message.staged is not None, "its batch is staged"
-                section.served.add(waiting.message.staged.chunk)
+                await self._append(self._taken(section, batches), file)
             if len(section.served) == len(batches):
                 return
             section.asked.clear()
@@ -207,32 +204,55 @@ class StagedRows(StagedReader):
                 if not section.waiting:
                     return
 
-    async def _append(self, waiting: _Waiting, batches: tuple[StagedBatch, ...], file: File) -> None:
-        """Append one batch, or refuse it, if this node still leads; if not, the next leader gets the message."""
+    def _taken(self, section: _Section, batches: tuple[StagedBatch, ...]) -> list[tuple[_Waiting, StagedBatch]]:
+        """Messages whose batches are appended at once, in the order in which they came."""
+        taken: list[tuple[_Waiting, StagedBatch]] = []
+        size = 0
+        while section.waiting and size < _APPENDED_BYTES:
+            waiting = section.waiting.pop(next(iter(section.waiting)))
+            assert waiting.message.staged is not None, "its batch is staged"
+            chunk = waiting.message.staged.chunk
+            section.served.add(chunk)
+            taken.append((waiting, batches[chunk]))
+            size += batches[chunk].length
+        self._waiting -= len(taken)
+        return taken
+
+    async def _append(self, taken: list[tuple[_Waiting, StagedBatch]], file: File) -> None:
+        """Append batches, or refuse them, if this node still leads; if not, the next leader gets the messages."""
+
+        def read() -> list[bytes]:
+            return [file.read(batch.position, batch.length) for _, batch in taken]
+
+        payloads = await asyncio.get_running_loop().run_in_executor(self._executor, read)
+        messages: dict[Partition, list[Incoming]] = {}
+        for (waiting, batch), payload in zip(taken, payloads, strict=True):
+            found = self._message(waiting, batch, payload)
+            if isinstance(found, Refusal):
+                self._refuse(waiting, found)
+            elif _is_led(waiting.partition):
+                messages.setdefault(waiting.partition, []).append(found)
+        for partition, those in messages.items():
+            partition.append_incoming(those, self._clock.now_ns())
+            partition.end_pass()
+        self._flush()
+
+    def _message(self, waiting: _Waiting, batch: StagedBatch, payload: bytes) -> Incoming | Refusal:
+        """A message with its batch, or why it is not stored."""
         partition, message, came_s = waiting
-        staged = message.staged
-        assert staged is not None, "its batch is staged"
-        batch = batches[staged.chunk]
-        loop = asyncio.get_running_loop()
-        payload = await loop.run_in_executor(self._executor, file.read, batch.position, batch.length)
+        config = partition.stream.config
         try:
             envelope = decode_envelope(payload)
         except EnvelopeError as error:
-            envelope, damage = None, f": {error}"
-        else:
-            damage = ""
-        config = partition.stream.config
+            return _unreadable(f"what was read of the bucket is no batch: {error}")
         if not isinstance(envelope, BatchEnvelope):
-            self._refuse(waiting, _unreadable(f"what was read of the bucket is no batch{damage}"))
-        elif batch.subject.encode() != message.subject:
+            return _unreadable("what was read of the bucket is no batch")
+        if batch.subject.encode() != message.subject:
             text = f"these records are staged for subject {batch.subject!r:.200}: they come by messages to that alone"
-            self._refuse(waiting, Refusal(AckErrorCode.MALFORMED, text))
-        elif self._clock.elapsed() - came_s > _wait_s_max(config.dedupe_window_s):
-            self._refuse(waiting, _unreadable("it took too long to read them from the bucket"))
-        elif _is_led(partition):
-            partition.append_incoming([with_batch(message, envelope, config)], self._clock.now_ns())
-            partition.end_pass()
-        self._flush()
+            return Refusal(AckErrorCode.MALFORMED, text)
+        if self._clock.elapsed() - came_s > _wait_s_max(config.dedupe_window_s):
+            return _unreadable("it took too long to read them from the bucket")
+        return with_batch(message, envelope, config)
 
     def _refuse_all(self, section: _Section, text: str) -> None:
         self._warnings.tell(

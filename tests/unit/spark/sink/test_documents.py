@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 
 import pyarrow as pa
 import pytest
@@ -24,7 +25,14 @@ from liftpy_spark.sink.staging import stage
 from support.sink_kit import batch_of
 
 NUMBER = st.integers(0, 2**62)
-SECTIONS = st.lists(st.builds(Section, st.sampled_from(["a", "b"]), st.integers(0, 2), *[NUMBER] * 5), max_size=6)
+SUBJECTS = st.lists(st.sampled_from(["s.x", "s.y", "s.ü"]), max_size=5).map(tuple)
+SECTIONS = st.lists(
+    st.builds(Section, st.sampled_from(["a", "b"]), st.integers(0, 2), *[NUMBER] * 5, subjects=SUBJECTS).map(
+        lambda section: section._replace(chunks=len(section.subjects)) if section.subjects else section
+    ),
+    max_size=6,
+)
+TOLD = Section("k", 1, 0, 8, 3, 3, 5, ("s.x", "s.y", "s.y"))
 
 
 @settings(deadline=None)
@@ -67,6 +75,42 @@ def test_decisions_that_do_not_fit():
             Decision.decode(batch_of(), json.dumps(good | change).encode())
 
 
+def test_a_decision_of_an_older_liftpy_tells_no_subjects():
+    document = json.loads(Decision(batch=batch_of(), ends=(1, 2), sections=(TOLD,)).encode())
+    assert document["subjects"] == ["s.x", "s.y"]
+    assert document["subjects_of_sections"] == [[0, 1, 1, 2]]
+    del document["subjects"], document["subjects_of_sections"]
+    found = Decision.decode(batch_of(), json.dumps(document).encode())
+    assert found.sections == (TOLD._replace(subjects=()),)
+
+
+def test_subjects_that_are_too_long_for_a_decision_are_left_out():
+    subjects = tuple(f"{number}{'x' * 4_000}" for number in range(1_500))
+    section = TOLD._replace(chunks=len(subjects), subjects=subjects)
+    body = Decision(batch=batch_of(), ends=(1, 2), sections=(section, TOLD)).encode()
+    assert len(body) < 1_000
+    assert [each.subjects for each in Decision.decode(batch_of(), body).sections] == [(), ()]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"subjects": [1, "s.y"]},
+        {"subjects": ["s.x", "y" * 5_000]},
+        {"subjects": ["s.x"]},
+        {"subjects_of_sections": []},
+        {"subjects_of_sections": [[0, 1]]},
+        {"subjects_of_sections": [[0, 1, 1]]},
+        {"subjects_of_sections": [[0, 1, 1, 2, 0, -1]]},
+        {"subjects_of_sections": [[0, 1, 1, 2**40]], "sections": [[0, 1, 0, 8, 3, 2**40 + 1, 5]]},
+    ],
+)
+def test_subjects_of_a_decision_that_do_not_fit(change):
+    document = json.loads(Decision(batch=batch_of(), ends=(1, 2), sections=(TOLD,)).encode())
+    with pytest.raises(StagingDamagedError, match="can not be read"):
+        Decision.decode(batch_of(), json.dumps(document | change).encode())
+
+
 @pytest.mark.parametrize("version", [1, 4])
 def test_a_decision_of_another_version_is_refused(version):
     decision = Decision(batch=batch_of(), ends=(1, 2), sections=(Section("k", 1, 0, 8, 1, 1, 5),))
@@ -93,6 +137,18 @@ def test_staged_chunks_read_back(shares):
     sections = stage(BucketPlace(store), "key", chunks, "nonce")
     assert [chunk for section in sections for chunk in load_section(BucketPlace(store), section)] == chunks
     assert sum(section.rows for section in sections) == sum(chunk.records.num_rows for chunk in chunks)
+
+
+def test_subjects_of_small_chunks_are_not_told():
+    """The messages that say where they are would be as large as they are."""
+    chunks = [
+        RowChunk(partition, f"s.{number}", pa.record_batch({"value": [random.Random(number).randbytes(size)]}))
+        for partition, size in ((0, 5_000), (1, 3_000))
+        for number in range(4)
+    ]
+    large, small = stage(BucketPlace(MemoryStore()), "key", chunks, "nonce")
+    assert large.subjects == ("s.0", "s.1", "s.2", "s.3")
+    assert small.subjects == ()
 
 
 def test_a_section_with_other_chunks_than_were_decided():

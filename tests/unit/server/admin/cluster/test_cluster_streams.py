@@ -264,7 +264,8 @@ async def test_what_another_node_has_just_created_is_found(cluster):
     cluster.metadata.before_read = lambda: cluster.metadata.author.state.streams or cluster.create("orders", ["n2"])
     assert (await node.ask("STREAM.INFO", name="orders"))["stream"]["name"] == "orders"
     reads = cluster.metadata.reads
-    assert (await node.ask("STREAM.FIND", subject="orders.x"))["streams"] == [{"name": "orders", "acks": "reply"}]
+    found = (await node.ask("STREAM.FIND", subject="orders.x"))["streams"]
+    assert found == [{"name": "orders", "acks": "reply", "subject": "orders.>"}]
     assert (await node.ask("METADATA", streams=["orders"]))["streams"][0]["config"]["name"] == "orders"
     assert cluster.metadata.reads == reads
     assert (await node.ask("METADATA", streams=["nothing"]))["streams"] == []

@@ -74,9 +74,10 @@ class World:
         for partition in self.kit.partitions.values():
             partition.staged = self.rows
 
-    def stage(self, *chunks, key=OURS, subject=SUBJECT):
-        """Chunks of values, as one section."""
-        rows = [RowChunk(0, subject, pa.record_batch({"value": pa.array(chunk, pa.binary())})) for chunk in chunks]
+    def stage(self, *chunks, key=OURS, subject=SUBJECT, subjects=None):
+        """Chunks of values, as one section, under one subject, or each under its own."""
+        named = zip(subjects or [subject] * len(chunks), chunks, strict=True)
+        rows = [RowChunk(0, name, pa.record_batch({"value": pa.array(chunk, pa.binary())})) for name, chunk in named]
         (section,) = stage(BucketPlace(self.store), key, rows, "ab" * 16)
         return StagedSection(key, section.start, section.length, section.chunks, section.crc)
 
@@ -143,6 +144,28 @@ async def test_each_chunk_is_appended_once_with_its_ack_and_the_file_goes(world)
     assert len(world.worker.asked) == 1, "a section is read at once"
     assert list(world.directory.iterdir()) == []
     assert (world.rows.sections, world.rows.bytes, world.rows.failures) == (1, section.length, 0)
+
+
+@pytest.mark.parametrize(("at_once", "passes"), [(1, 3), (staged_rows._APPENDED_BYTES, 1)])
+async def test_chunks_that_wait_are_appended_at_once_each_under_its_subject(world, monkeypatch, at_once, passes):
+    monkeypatch.setattr(staged_rows, "_APPENDED_BYTES", at_once)
+    section = world.stage([b"a"], [b"b"], [b"c"], [b"d"], subjects=["orders.a", "orders.b", "orders.b", "orders.c"])
+    (partition,) = world.kit.partitions.values()
+    ended, end_pass = [], partition.end_pass
+    world.worker.may.clear()
+    for chunk, subject in enumerate(("orders.a", "orders.b", "orders.a", "orders.c")):
+        world.receive(section, chunk, subject=subject)
+    monkeypatch.setattr(partition, "end_pass", lambda: ended.append(1) or end_pass())
+    world.worker.may.set()
+    await world.finish()
+    assert [(record.subject, record.value) for record in world.kit.records()] == [
+        (b"orders.a", b"a"),
+        (b"orders.b", b"b"),
+        (b"orders.c", b"d"),
+    ]
+    refused = [ack for subject, ack in world.kit.acks() if subject == b"r.2"]
+    assert "staged for subject 'orders.b'" in refused[0]["error"]["description"]
+    assert len(ended) == passes
 
 
 async def test_what_is_stored_is_acknowledged_again_and_not_read_again(world):
