@@ -20,7 +20,7 @@ from liftpy_client.consumer.fetcher import Fetcher
 from liftpy_client.consumer.options import ConsumeOptions
 from liftpy_client.consumer.prefetch import PrefetchBuffer
 from liftpy_client.consumer.start_finder import StartFinder
-from liftpy_client.errors import AdminError, NodeUnavailableError, OffsetLostError, StreamGoneError, UnreachableError
+from liftpy_client.errors import NodeUnavailableError, OffsetLostError, StreamGoneError, UnreachableError
 from liftpy_client.publisher.ack_inbox import AckInbox
 from liftpy_client.publisher.delivery import BatchDelivery
 from liftpy_client.publisher.options import PublisherOptions
@@ -28,6 +28,7 @@ from liftpy_client.publisher.outgoing import OutgoingBatch
 from liftpy_client.publisher.resender import Resender
 from liftpy_client.publisher.routes import find_route
 from liftpy_client.sync.background import BackgroundLoop
+from liftpy_envelope.errors import LiftError
 from liftpy_envelope.stream_config import AckMode
 from liftpy_envelope.subject import matches
 from liftpy_spark.connections import nats_failure
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from liftpy_client.publisher.routes import Route
     from liftpy_envelope.ack import AckPolicy
     from liftpy_envelope.batch import BatchHeader
+    from liftpy_envelope.stream_config import StreamConfig
     from liftpy_spark.options.connection import ConnectionOptions
 
     T = TypeVar("T")
@@ -62,6 +64,7 @@ _SHARE_OF_WINDOW: Final = 0.4  # a look's age and a delivery together stay withi
 _DELIVERY_S_MAX: Final = 60.0
 _ROUTES_MAX: Final = 100_000
 _LOOKS_MAX: Final = 20
+_STAGED_LEVEL: Final = 2  # of nodes: all that have it know messages that say where rows are staged
 _LEADER_PAUSE_S: Final = 0.25
 
 
@@ -243,23 +246,30 @@ class StreamTarget(Target):
         if not self.suits(section):
             return False
         subject = section.subjects[chunk]
-        config = (await self._route(subject)).config
-        if config.acks is not AckMode.REPLY or config.keep_replies:
-            return False  # an older node could not say that it does not know such messages
-        others = await self._other_patterns(config.subject)
+        others = await self._other_patterns((await self._route(subject)).config)
         return self.suits(section) and not any(matches(other, subject) for other in others)
 
-    async def _other_patterns(self, pattern: str) -> list[str]:
-        """What other streams store of the subjects of this one: they would not get what its leaders read."""
+    async def _other_patterns(self, config: StreamConfig) -> list[str]:
+        """What other streams store of the subjects of this one: they would not get what its leaders read.
+
+        Asked once, as is whether there are nodes that do not know such messages where they could not say so.
+        """
         async with self._asking:
             if self._others is None:
                 try:
-                    streams = await self._session.cluster.overlapping(pattern)
-                except AdminError as error:  # an older node, or more streams than an answer has room for
-                    self._referring.give_up(f"which other streams store {pattern!r} is not told: {error}")
-                    streams = {}
-                self._others = [other for name, other in streams.items() if name != self._stream]
+                    self._others = await self._ask_others(config)
+                except LiftError as error:  # an older node, or no permission to ask, or too many for an answer
+                    self._referring.give_up(f"whether leaders can read it is not known: {error}")
+                    self._others = []
             return self._others
+
+    async def _ask_others(self, config: StreamConfig) -> list[str]:
+        if config.acks is not AckMode.REPLY or config.keep_replies:
+            older = [node["node_id"] for node in await self._lift.nodes() if node.get("level", 0) < _STAGED_LEVEL]
+            if older:
+                self._referring.give_up(f"nodes have an older version: {', '.join(older)}", logging.INFO)
+        streams = await self._session.cluster.overlapping(config.subject)
+        return [other for name, other in streams.items() if name != self._stream]
 
     async def refer(
         self, section: Section, directory: str | None, chunk: int, producer_id: bytes, sequence: int

@@ -1,4 +1,4 @@
-"""What tasks stage: objects, or files, of sections, one for each partition, with the chunks of it.
+"""What tasks stage: objects, or files, of sections, one or more for each partition, with the chunks of it.
 
 Where they are is for `liftpy_spark.sink.place` to say. Staged objects are garbage as soon as their batch is in the
 stream, and from the beginning where no decision names them: those of tasks that failed, or ran twice. What a commit and
@@ -8,13 +8,13 @@ an abort leave behind is collected by age.
 from __future__ import annotations
 
 import time
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Final
 
 import google_crc32c
 
 from liftpy_bucket.errors import ObjectMissingError
-from liftpy_bucket.staging.section import STAGING, SUBJECTS_MAX, Section
+from liftpy_bucket.staging.section import SECTION_BYTES_MAX, STAGING, SUBJECTS_MAX, Section
 from liftpy_bucket.staging.section_format import encode_section
 from liftpy_spark.sink.decision import SinkBatch
 from liftpy_spark.sink.directory import DirectoryPlace
@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 _DELETE_AT_ONCE: Final = 1_000
+_SECTION_BYTES: Final = SECTION_BYTES_MAX // 2  # so that there is room for one more chunk
+_PLAIN_BYTES: Final = 128 * 1024 * 1024  # before anything is compressed; leaders take twice as much
 _TOLD_CHUNK_BYTES_MIN: Final = 4 * 1024  # on average; the message that says where a chunk is has some hundred bytes
 _NAMES_IN_KEY: Final = 6  # spark, staging, uuid, application, batch, object
 
@@ -71,27 +73,48 @@ def stage(place: StagingPlace, key: str, chunks: Iterable[RowChunk], nonce: str)
     def encoded() -> Iterator[pa.Buffer | bytes]:
         start = 0
         for partition, share in groupby(chunks, lambda chunk: chunk.partition):
-            length, crc = 0, 0
-            taken: list[tuple[int, str]] = []
-            for part in encode_section(_noted(share, taken)):
-                length += len(part)
-                crc = google_crc32c.extend(crc, part)
-                yield part
-            rows, count = sum(rows for rows, _ in taken), len(taken)
-            is_told = length >= _TOLD_CHUNK_BYTES_MIN * count and count <= SUBJECTS_MAX
-            subjects = tuple(subject for _, subject in taken) if is_told else ()
-            sections.append(Section(key, partition, start, length, rows, count, crc, subjects))
-            start += length
+            for first in share:
+                draft = _Draft()
+                for part in encode_section(draft.chunks(chain([first], share))):
+                    draft.length += len(part)
+                    draft.crc = google_crc32c.extend(draft.crc, part)
+                    yield part
+                sections.append(draft.section(key, partition, start))
+                start += draft.length
 
     place.create(key, encoded(), nonce)
     return sections
 
 
-def _noted(chunks: Iterable[RowChunk], taken: list[tuple[int, str]]) -> Iterator[RowChunk]:
-    """The chunks, while it is noted how many rows each of them has, and under which subject."""
-    for chunk in chunks:
-        taken.append((chunk.records.num_rows, chunk.subject))
-        yield chunk
+class _Draft:
+    """A section that is written.
+
+    Attributes:
+        length: Its bytes so far.
+        crc: CRC-32C of them.
+    """
+
+    def __init__(self) -> None:
+        self.length = self.crc = 0
+        self._rows = self._plain = 0
+        self._subjects: list[str] = []
+
+    def chunks(self, chunks: Iterable[RowChunk]) -> Iterator[RowChunk]:
+        """As many chunks as a leader reads at once; each of them is written before the next one is taken."""
+        for chunk in chunks:
+            self._rows += chunk.records.num_rows
+            self._plain += chunk.records.nbytes
+            self._subjects.append(chunk.subject)
+            yield chunk
+            if self.length >= _SECTION_BYTES or self._plain >= _PLAIN_BYTES:
+                return
+
+    def section(self, key: str, partition: int, start: int) -> Section:
+        """The section, when it is written."""
+        count = len(self._subjects)
+        is_told = self.length >= _TOLD_CHUNK_BYTES_MIN * count and count <= SUBJECTS_MAX
+        subjects = tuple(self._subjects) if is_told else ()
+        return Section(key, partition, start, self.length, self._rows, count, self.crc, subjects)
 
 
 def remove_staged(place: StagingPlace, batch: SinkBatch) -> None:

@@ -16,6 +16,7 @@ from liftpy_bucket.staging.section import RowChunk, Section
 from liftpy_bucket.staging.source import load_section
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_spark.options.values import OptionError
+from liftpy_spark.sink import staging
 from liftpy_spark.sink.decision import Decision
 from liftpy_spark.sink.errors import SinkSchemaError
 from liftpy_spark.sink.options import Delivery, SinkOptions
@@ -137,6 +138,18 @@ def test_staged_chunks_read_back(shares):
     sections = stage(BucketPlace(store), "key", chunks, "nonce")
     assert [chunk for section in sections for chunk in load_section(BucketPlace(store), section)] == chunks
     assert sum(section.rows for section in sections) == sum(chunk.records.num_rows for chunk in chunks)
+
+
+@pytest.mark.parametrize("limit", ["_SECTION_BYTES", "_PLAIN_BYTES"])
+def test_a_section_has_no_more_than_leaders_read(monkeypatch, limit):
+    monkeypatch.setattr(staging, limit, 10_000)
+    values = [random.Random(number).randbytes(3_000) for number in range(9)]
+    chunks = [RowChunk(number // 7, "s.x", pa.record_batch({"value": [value]})) for number, value in enumerate(values)]
+    store = MemoryStore()
+    sections = stage(BucketPlace(store), "key", iter(chunks), "nonce")
+    assert [(section.partition, section.chunks) for section in sections] == [(0, 4), (0, 3), (1, 2)]
+    assert [section.start for section in sections[1:]] == [section.start + section.length for section in sections[:-1]]
+    assert [chunk for section in sections for chunk in load_section(BucketPlace(store), section)] == chunks
 
 
 def test_subjects_of_small_chunks_are_not_told():
