@@ -64,14 +64,6 @@ async def dropped(lift, stream):
     return await eventually(look, 40, "nothing leaves the disk")
 
 
-def refused_at_start(process):
-    process.spawn()
-    assert process.process.wait(60) == 1
-    process.stop()
-    assert "Traceback" not in process.log()
-    return process.log()
-
-
 @pytest.mark.parametrize("what", ["wrong credentials", "missing bucket"])
 async def test_a_bucket_that_does_not_let_us_in(nats_server, node, s3, tmp_path, what):
     toml, environment = tier_toml(s3, tmp_path.name), dict(s3.environment)
@@ -104,7 +96,7 @@ async def test_a_bucket_that_a_newer_version_wrote_is_left_alone(nats_server, no
     newer = edited(body, lambda plain: plain.update(format=FORMAT + 1))
     client.put_object(Bucket=s3.bucket, Key=key, Body=newer)
     s3.prefixes.discard(tmp_path.name)  # nobody here can audit it
-    said = refused_at_start(process)
+    said = process.refused()
     assert "newer" in said
 
 

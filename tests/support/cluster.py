@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["NatsServer", "NodeProcess", "eventually", "make_nats", "quick_options"]
 
 READY_S = 120.0  # on a machine that is busy
+REFUSED_WITHIN_S = 60.0
+REFUSALS_MAX = 5
 
 
 def make_nats(home: Path, *, config: str | None = None, port: int = 0) -> NatsServer:
@@ -81,6 +83,27 @@ class NodeProcess:
             self.kill()
             raise
         return self
+
+    def refused(self) -> str:
+        """Start it, and wait until it ends since its bucket is not to be used; what it said.
+
+        A node does not wait long for a bucket, and goes on without it. A busy machine may be too slow for that: then it
+        is started again.
+        """
+        for _ in range(REFUSALS_MAX):
+            before, until = len(self.log()), time.monotonic() + REFUSED_WITHIN_S
+            self.spawn()
+            while self.is_running and "it is asked on" not in self.log()[before:]:
+                assert time.monotonic() < until, f"the node goes on:\n{self.log()}"
+                time.sleep(0.1)
+            code = self.process.poll()
+            self.stop()
+            said = self.log()[before:]
+            if code is not None:
+                assert code == 1, said
+                assert "Traceback" not in said
+                return said
+        raise AssertionError(f"the bucket does not answer in time:\n{self.log()}")
 
     @property
     def is_running(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import mmap
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,6 +13,7 @@ from liftpy_bucket.errors import ObjectCorruptError
 from liftpy_bucket.layout import PartitionPath
 from liftpy_bucket.objects.merging import Source, merge
 from liftpy_bucket.objects.record_hash import RecordHash
+from liftpy_server.tier.jobs.parts.object_buffer import ObjectBuffer
 from support.tier_rows import UUID, plain_records, rows_from, written
 
 PATH = PartitionPath(UUID, 0)
@@ -40,9 +42,9 @@ class Sink(io.BytesIO):
         return super().write(data)
 
 
-def merged(sink, rows, pool):
+def merged(sink, rows, pool, row_group_bytes=GROUP_BYTES):
     source = Source("the log", rows, None)
-    options = {"keeps_replies": False, "record_hash": RecordHash.XXH3, "row_group_bytes": GROUP_BYTES}
+    options = {"keeps_replies": False, "record_hash": RecordHash.XXH3, "row_group_bytes": row_group_bytes}
     return merge([source], sink, path=PATH, nonce="n", pool=pool, **options)
 
 
@@ -53,6 +55,18 @@ def test_it_is_the_object_that_one_thread_writes(pool):
     body, alone = written(ROWS, row_group_bytes=GROUP_BYTES, **options)
     assert sink.getvalue() == body
     assert result == alone
+
+
+def test_in_memory_it_is_the_object_that_is_written_to_a_file():
+    rows = [rows_from(plain_records(500, size=1_000, base=base)) for base in (0, 500)]
+    size = {"row_group_bytes": 300_000}
+    body, to_file = written(rows, uuid=PATH.uuid, partition=PATH.partition, record_hash=RecordHash.XXH3, **size)
+    with mmap.mmap(-1, 2 * len(body)) as memory:
+        buffer = ObjectBuffer(memory)
+        result = merged(buffer, rows, None, **size)
+        with buffer.body() as content:
+            assert content == body
+        assert result == to_file
 
 
 def test_rows_are_taken_while_a_row_group_is_written(pool):
