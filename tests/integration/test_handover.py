@@ -16,6 +16,8 @@ from support.cluster_kit import ClusterKit, create, leader_of, partitions, runni
 from support.reading import gaps, read_all
 
 BURST = 100
+RESTARTED = {"preferred_return_s": 1.0, "leader_timeout_s": 5.0}
+"""Publishers take all there is of the cores: a leader may be silent for longer than the usual second."""
 STREAMS = {"orders": {}, "spread": {"partitions": 3, "spread": "hash"}, "ticks": {}}
 
 
@@ -120,9 +122,7 @@ async def restart_one_after_the_other(kit, lift):
 
 
 async def test_a_rolling_restart_misses_no_plain_message(tmp_path):
-    """Publishers take all there is of the cores: a leader may be silent for longer than the usual second."""
-    settings = {"preferred_return_s": 1.0, "leader_timeout_s": 5.0}
-    async with running_cluster(tmp_path, cluster=settings) as kit, kit.connect() as lift:
+    async with running_cluster(tmp_path, cluster=RESTARTED) as kit, kit.connect() as lift:
         await make_streams(lift)
         async with flooded([kit.url]) as floods:
             await restart_one_after_the_other(kit, lift)
@@ -136,7 +136,7 @@ async def test_leaders_that_listen_at_different_nats_servers(tmp_path, publisher
 
     Their messages differ: of messages that are alike some come twice where nodes hear them more than 50 ms apart.
     """
-    kit = ClusterKit(tmp_path, nats_servers=3, cluster={"preferred_return_s": 1.0})
+    kit = ClusterKit(tmp_path, nats_servers=3, cluster=RESTARTED)
     for number, node in enumerate(kit.nodes.values()):
         node.command[node.command.index(kit.url)] = kit.nats[number % 2].url
     try:

