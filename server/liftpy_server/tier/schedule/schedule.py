@@ -100,7 +100,7 @@ class Schedule:
             return
         place.end, place.bytes = end, waiting_bytes
         if end <= place.tiered_end:
-            place.since_s = None
+            place.since_s, place.is_behind = None, False
         elif place.since_s is None:
             place.since_s = now_s
         self._queues.file(place, now_s)
@@ -215,6 +215,8 @@ class Schedule:
             self._upkeep.running += 1
         for place in task.places:
             place.is_busy = True
+            if task.job in _UPLOADS:
+                place.is_behind = place.bytes >= 2 * self._limits.upload_bytes
             self._queues.leave(place)
         return task
 

@@ -18,6 +18,7 @@ _AGED_S: Final = 7 * 86_400.0  # what is in shared objects longer moves out when
 _AGED_PART: Final = 16
 _LISTED_S: Final = 86_400.0  # between two listings of a partition of which only retention takes something
 _PASSED_MAX: Final = 64  # that can not go on now, in one look for the next job
+_REWRITES: Final = frozenset({Job.MERGE, Job.COMPACT})
 _ORDER: Final = (Job.LOOK, Job.CONFIRM, Job.RETAIN, Job.MERGE, Job.COMPACT, Job.COLLECT)
 
 
@@ -188,7 +189,7 @@ class Upkeep:
         found = None
         for place in islice(wanted.values(), _PASSED_MAX):
             until_s = place.until_s if job is Job.LOOK else self._failures.get(place.key, (0, 0.0))[1]
-            if not place.is_busy and now_s >= until_s and _may(job, place.phase):
+            if not place.is_busy and now_s >= until_s and _may(job, place):
                 found = place
                 break
             passed.append(place)
@@ -218,8 +219,10 @@ class Upkeep:
                 del self._garbage[key]
 
 
-def _may(job: Job, phase: Phase) -> bool:
-    """Nothing that counts is changed before it is claimed; what is claimed need not be looked at."""
+def _may(job: Job, place: Place) -> bool:
+    """Nothing that counts is changed before it is claimed, nor while uploads are behind; what is claimed is known."""
     if job is Job.LOOK:
-        return phase is Phase.UNKNOWN
-    return phase is Phase.CLAIMED or (job is Job.COLLECT and phase is Phase.KNOWN)
+        return place.phase is Phase.UNKNOWN
+    if job in _REWRITES and place.is_behind:
+        return False
+    return place.phase is Phase.CLAIMED or (job is Job.COLLECT and place.phase is Phase.KNOWN)

@@ -464,6 +464,33 @@ def test_a_merge_that_is_not_through_goes_on_when_what_waits_is_uploaded(bench):
     assert not bench.tasks()
 
 
+@pytest.mark.parametrize("then", ["nothing waits", "little waits", "an object waits"])
+def test_nothing_is_written_anew_of_a_partition_that_is_behind(bench, then):
+    bench.claim_all([0])
+    for end, size in ((10, 1_024 * MIB), (20, 128 * MIB)):
+        bench.wrote(end, size)
+        upload = bench.one(Job.UPLOAD)
+        bench.schedule.merges(bench.place().key)
+        bench.schedule.compacts(bench.place().key)
+        bench.wrote(end + 1, size)  # while it is uploaded
+        bench.uploaded(upload, p0=end)
+        bench.wrote(end + 1, MIB // 2)
+        assert not bench.tasks()
+    if then == "nothing waits":
+        bench.wrote(20, 0)
+    elif then == "little waits":
+        bench.now_s += 60
+        last = bench.one(Job.UPLOAD_SET)
+        bench.wrote(22, MIB // 2)
+        bench.uploaded(last, p0=21)
+        bench.wrote(22, MIB // 2)
+    else:
+        bench.wrote(22, 64 * MIB)
+        bench.uploaded(bench.one(Job.UPLOAD), p0=22)
+    bench.schedule.kept_up(bench.one(Job.MERGE), None, bench.now_s)
+    bench.one(Job.COMPACT)
+
+
 def test_nothing_more_is_merged_of_a_partition_that_is_lost(bench):
     bench.claim_all([0])
     place = bench.place()
