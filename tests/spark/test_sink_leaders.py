@@ -54,6 +54,13 @@ def staged(plan, batch, **columns):
     ]
 
 
+def staged_with_subjects(system, stream):
+    """A plan, a batch, and what tasks stage of it when rows have three subjects in turn."""
+    plan = plan_of(system.options, stream, [*SCHEMA, StructField("subject", StringType())])
+    batch = batch_of(plan)
+    return plan, batch, staged(plan, batch, subject=[f"{stream}.{number % 3}" for number in range(COUNT)])
+
+
 def numbers(lift, stream):
     return Counter(int(value[:6]) for value in lift.to_arrow(stream).column("value").to_pylist())
 
@@ -90,9 +97,7 @@ def test_the_driver_neither_reads_nor_publishes_rows(system):
 def test_leaders_read_rows_with_subjects_of_their_own(system):
     stream = "leaderssubjects"
     system.lift.create_stream(stream, subject=f"{stream}.>", partitions=2)
-    plan = plan_of(system.options, stream, [*SCHEMA, StructField("subject", StringType())])
-    batch = batch_of(plan)
-    rows = staged(plan, batch, subject=[f"{stream}.{number % 3}" for number in range(COUNT)])
+    plan, _, rows = staged_with_subjects(system, stream)
     with driver_does_not_publish():
         commit_rows(plan, rows)
     assert numbers(system.lift, stream) == once()
@@ -118,16 +123,16 @@ def test_where_a_node_could_not_refuse_such_messages_all_have_to_know_them(syste
 def test_who_goes_on_with_a_batch_knows_the_subjects_of_what_is_staged(system):
     stream = "leadersgoon"
     system.lift.create_stream(stream, subject=f"{stream}.>", partitions=2)
-    plan = plan_of(system.options, stream, [*SCHEMA, StructField("subject", StringType())])
-    batch = batch_of(plan)
-    columns = {"subject": [f"{stream}.{number % 3}" for number in range(COUNT)]}
+    plan, _, rows = staged_with_subjects(system, stream)
     with (
         mock.patch.object(StreamTarget, "refer", side_effect=RuntimeError("the driver dies")),
         pytest.raises(RuntimeError, match="the driver dies"),
     ):
-        commit_rows(plan, staged(plan, batch, **columns))
+        commit_rows(plan, rows)
+    plan, batch, rows = staged_with_subjects(system, stream)
     with driver_does_not_publish():
-        commit_rows(plan, staged(plan, batch, **columns))
+        commit_rows(plan, rows)
+    assert left(plan, batch) == []
     assert numbers(system.lift, stream) == once()
 
 
@@ -135,8 +140,7 @@ def test_the_driver_publishes_the_subjects_alone_that_other_streams_store(system
     stream = "leadersshared"
     system.lift.create_stream(stream, subject=f"{stream}.>")
     system.lift.create_stream(f"{stream}too", subject=f"{stream}.1")
-    plan = plan_of(system.options, stream, [*SCHEMA, StructField("subject", StringType())])
-    rows = staged(plan, batch_of(plan), subject=[f"{stream}.{number % 3}" for number in range(COUNT)])
+    plan, _, rows = staged_with_subjects(system, stream)
     published, publish = Counter(), StreamTarget.publish
 
     async def note(self, chunk, *arguments):

@@ -268,6 +268,7 @@ class StreamTarget(Target):
             older = [node["node_id"] for node in await self._lift.nodes() if node.get("level", 0) < _STAGED_LEVEL]
             if older:
                 self._referring.give_up(f"nodes have an older version: {', '.join(older)}", logging.INFO)
+                return []
         streams = await self._session.cluster.overlapping(config.subject)
         return [other for name, other in streams.items() if name != self._stream]
 

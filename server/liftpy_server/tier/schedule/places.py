@@ -123,8 +123,8 @@ class Place:
         since_s: Time since when the oldest of them waits, seconds; None where there are none.
         is_busy: A job of it runs.
         is_claim_wanted: Whether it is to be claimed although nothing of it waits.
-        is_behind: Whether more than one object waited when its last upload began, and something does still. What
-            merging takes of the cores and of the store is then for uploads, and a merge would hold them up.
+        is_behind: Whether two objects' worth or more waited when its last upload began, and something does still. A
+            merge would hold the next one up, and take of the cores and of the store what uploads need.
         is_alone: Whether it is not to share an object: the last that it was to share failed.
         has_producers: Whether it has ordered producers and may not share an object: roots remember them, and manifests
             of sets do not.

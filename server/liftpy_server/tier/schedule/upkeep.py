@@ -18,7 +18,6 @@ _AGED_S: Final = 7 * 86_400.0  # what is in shared objects longer moves out when
 _AGED_PART: Final = 16
 _LISTED_S: Final = 86_400.0  # between two listings of a partition of which only retention takes something
 _PASSED_MAX: Final = 64  # that can not go on now, in one look for the next job
-_REWRITES: Final = frozenset({Job.MERGE, Job.COMPACT})
 _ORDER: Final = (Job.LOOK, Job.CONFIRM, Job.RETAIN, Job.MERGE, Job.COMPACT, Job.COLLECT)
 
 
@@ -220,9 +219,9 @@ class Upkeep:
 
 
 def _may(job: Job, place: Place) -> bool:
-    """Nothing that counts is changed before it is claimed, nor while uploads are behind; what is claimed is known."""
+    """Nothing that counts is changed before it is claimed; what is claimed need not be looked at. Merges can wait."""
     if job is Job.LOOK:
         return place.phase is Phase.UNKNOWN
-    if job in _REWRITES and place.is_behind:
+    if job is Job.MERGE and place.is_behind:
         return False
     return place.phase is Phase.CLAIMED or (job is Job.COLLECT and place.phase is Phase.KNOWN)
