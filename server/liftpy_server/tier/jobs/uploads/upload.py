@@ -1,7 +1,7 @@
 """An upload: record batches of one partition become stream objects, and the root names them.
 
 Two writes for each in steady state, the object and the root, and no look. Whatever happens between them leaves objects
-that nothing names, two at most. Of the record batches a few MiB are in memory at a time, and the object that they
+that nothing names, two at most. Of the record batches some MiB are in memory at a time, and the object that they
 become.
 
 A partition that is behind has several objects moved at once, as many as are begun within some seconds: two are sent
@@ -31,7 +31,6 @@ from liftpy_bucket.objects.read import trimmed
 from liftpy_bucket.objects.rows.convert import rows_of_many
 from liftpy_server.tier.jobs.parts.context import LONG_NS
 from liftpy_server.tier.jobs.parts.members import sources_of
-from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.parts.producers import ProducersBelow
 from liftpy_server.tier.jobs.parts.roots import check_in_force, commit, known, newest, path_of, resolved
 from liftpy_server.tier.jobs.parts.slices import batches_in
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["upload"]
 
 
+_WORK_BYTES: Final = 64 * 1024 * 1024  # for rows, besides the object that they become, until that is made
 _SENT_AT_ONCE: Final = 2  # a store takes more than comes by one connection
 _OF_OBJECTS: Final = (ObjectCorruptError, ObjectMissingError, BucketVersionError)  # all others have one look anyway
 
@@ -227,7 +227,7 @@ def _drafted(
 ) -> tuple[Draft, ExitStack]:
     """The object of a piece, and what it holds of memory until that is closed."""
     with ExitStack() as held:
-        held.enter_context(context.memory.hold(piece.size + WORK_BYTES, context.progress))
+        memory = held.enter_context(context.memory.hold(piece.size + _WORK_BYTES, context.progress))
 
         def draft(*, keeps_replies: bool) -> Draft:
             made = drafted(
@@ -244,11 +244,13 @@ def _drafted(
 
         keeps_replies = request.keeps_replies
         try:
-            return draft(keeps_replies=keeps_replies), held.pop_all()
+            made = draft(keeps_replies=keeps_replies)
         except ValueError:  # the stream kept replies when the members were uploaded, and does not any more
             if piece.front is None or keeps_replies:
                 raise
-            return draft(keeps_replies=True), held.pop_all()
+            made = draft(keeps_replies=True)
+        memory.reduce(made.pointer.size)
+        return made, held.pop_all()
 
 
 def _sources(context: Context, piece: _Piece, *, keeps_replies: bool) -> Iterator[Source]:

@@ -80,6 +80,30 @@ def test_who_waits_for_memory_says_so(monkeypatch):
     assert not waiting.is_alive()
 
 
+def test_a_job_gives_back_what_it_needs_no_more(monkeypatch):
+    monkeypatch.setattr("liftpy_server.tier.jobs.parts.memory_budget._LOOK_S", 0.01)
+
+    class Waits(Exception):  # noqa: N818
+        pass
+
+    def refuse():
+        raise Waits
+
+    budget = MemoryBudget(10)
+    with budget.hold(1_000, refuse) as share:
+        share.reduce(20)
+        share.reduce(6)
+        with budget.hold(4, refuse):
+            share.reduce(8)
+            with pytest.raises(Waits), budget.hold(1, refuse):
+                pass
+        share.reduce(0)
+        with budget.hold(10, refuse):
+            pass
+    with budget.hold(10, refuse), pytest.raises(Waits), budget.hold(1, refuse):
+        pass
+
+
 def test_a_failed_job_gives_its_memory_back():
     budget = MemoryBudget(10)
     with pytest.raises(ValueError), budget.hold(10, lambda: None):

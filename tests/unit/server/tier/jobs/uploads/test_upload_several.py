@@ -11,7 +11,6 @@ from liftpy_bucket.errors import ObjectCorruptError, OutcomeUnknownError, Overta
 from liftpy_bucket.store.memory import MemoryStore
 from liftpy_bucket.upkeep.collecting import Collector
 from liftpy_server.tier.errors import SliceGoneError
-from liftpy_server.tier.jobs.parts.memory_budget import WORK_BYTES
 from liftpy_server.tier.jobs.uploads import upload as upload_job
 from support.garbage_kit import Ids
 from support.tier_slices import LogFile
@@ -261,11 +260,13 @@ def test_what_was_made_counts_where_the_next_one_can_not_be_made(store, log, wor
     check_whole(store, 300)
 
 
-def test_the_memory_of_what_is_sent_is_counted(store, log, worker):
+def test_what_is_sent_holds_memory_for_the_object_and_no_more(store, log, worker):
     held = []
     budget = worker.context.memory
     store.before = lambda _number: held.append(budget.bytes_max - budget._left)
-    worker.upload(log, 0, 500, further=[1_000])
-    assert len(held) == 2
-    assert all(each > WORK_BYTES for each in held)
+    worker.upload(log, 0, 500)
+    assert held == [root_of(store).fragments[0].size], "nothing is made beside it"
+    worker.upload(log, 500, 750, further=[1_000])
+    assert len(held) == 3
+    assert min(held[1:]) >= min(each.size for each in root_of(store).fragments[1:])
     assert budget._left == budget.bytes_max
