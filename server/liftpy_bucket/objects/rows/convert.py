@@ -58,7 +58,7 @@ def rows_of_many(
     keeps_replies: bool = False,
     piece_bytes: int = _PIECE_BYTES,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of record batches that follow on one another, of any size each, a few MiB at once.
+    """The rows of record batches that follow on one another, of any size each, some MiB at once.
 
     Args:
         batches: Header and checked body.

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["upload"]
 
 
-_WORK_BYTES: Final = 64 * 1024 * 1024  # for rows, besides the object that they become, until that is made
+_MAKING_BYTES: Final = 64 * 1024 * 1024  # rows of the log on their way into an object, besides what it takes itself
 _SENT_AT_ONCE: Final = 2  # a store takes more than comes by one connection
 _OF_OBJECTS: Final = (ObjectCorruptError, ObjectMissingError, BucketVersionError)  # all others have one look anyway
 
@@ -227,7 +227,7 @@ def _drafted(
 ) -> tuple[Draft, ExitStack]:
     """The object of a piece, and what it holds of memory until that is closed."""
     with ExitStack() as held:
-        memory = held.enter_context(context.memory.hold(piece.size + _WORK_BYTES, context.progress))
+        memory = held.enter_context(context.memory.hold(piece.size + _MAKING_BYTES, context.progress))
 
         def draft(*, keeps_replies: bool) -> Draft:
             made = drafted(
